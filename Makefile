@@ -5,10 +5,11 @@
 
 .PHONY: help install demo compare test test-all test-faults test-mxnet2 test-oldest test-cu112 test-debian test-arm64 \
         test-wheel test-processors test-onnxruntime gpu-report horovod test-horovod test-hosts lint lint-oldest audit \
-        docs clean mutants
+        docs clean mutants class
 
 help:
 	@echo 'make install      create .venv and install everything into it (2 minutes)'
+	@echo 'make class        prepare a laptop: environment, checks, data, one epoch'
 	@echo 'make demo         train LeNet on two devices, plot the accuracy (2 minutes)'
 	@echo 'make compare      the demo on one device and on two, in one picture'
 	@echo 'make test         quick tests; on GPUs: ARGS="--devices gpu:0,gpu:1"'
@@ -37,6 +38,11 @@ install: .venv/installed
 
 demo: .venv/installed
 	.venv/bin/python -m gluon_mgpu.scratch --num-gpus 2 $(ARGS)
+
+# The epoch downloads Fashion-MNIST first
+class: .venv/installed
+	.venv/bin/python -m gluon_mgpu doctor
+	.venv/bin/python -m gluon_mgpu.scratch --num-epochs 1 $(ARGS)
 
 # Draws README's picture with OUT=docs/accuracy.png
 compare: RUNS := runs/compare-$(shell date +%Y%m%d-%H%M%S)

@@ -1,7 +1,7 @@
 """Speed of training without each of the things that are for speed only.
 
     python benchmarks/for_speed.py                          # about an hour on 2 idle cores; Linux only
-    python benchmarks/for_speed.py --cases LeNet --only 'no crop' 'one update per parameter' --rounds 9
+    python benchmarks/for_speed.py --cases LeNet --only 'no crop' 'not hybridized' --rounds 9
     python benchmarks/for_speed.py --only 'scratch areas: 4' 'scratch areas: 512'
 
 Trains as the chapters do on two CPU contexts, with full batches of generated images and a smaller last one. As it is,
@@ -41,48 +41,31 @@ def no_crop():
     exec(source, vars(scratch))
 
 
-def separate_gradients():
-    """Keep the gradients of ResNet-18 in arrays of their own, each with its own sum."""
-    from gluon_mgpu.parallel import trainer
-    create = trainer.Trainer.__init__
-    patch.object(trainer.Trainer, '__init__',
-                 lambda self, *args, move_gradients, **settings: create(self, *args, **settings)).start()
+def one_operator_for_all_shapes():
+    """Run ResNet-18 by the one operator that Gluon has, which is prepared again when shape or mode change."""
+    from gluon_mgpu.networks.static_shapes import StaticSequential
+    del StaticSequential._call_cached_op
 
 
-def one_update_per_parameter():
-    """Update each parameter of ResNet-18 by an operator of its own."""
-    from gluon_mgpu.parallel import trainer
-    patch.object(trainer, 'MAX_AT_ONCE', 1).start()
-
-
-def groups_of_any_size():
-    """Update parameters of ResNet-18 together that differ in size."""
-    from gluon_mgpu.parallel import trainer
-    patch.object(trainer, 'MIN_RELATIVE_SIZE', 0).start()
-
-
-def no_signatures():
-    """Run all shapes by one operator, which plans its memory again when the shape changes."""
-    from gluon_mgpu.networks.hybridize.static import TracedGraph
-    create = TracedGraph._cached_op_for
-
-    def one_operator(self, arrays):
-        self._cached_ops = self._cached_ops or {'one': create(self, arrays)}
-        return self._cached_ops['one']
-
-    patch.object(TracedGraph, '_cached_op_for', one_operator).start()
+def no_static_shapes():
+    """Run ResNet-18 with memory that is allocated once, but operators that are prepared in each call."""
+    from gluon_mgpu.networks.static_shapes import StaticSequential
+    hybridize = StaticSequential.hybridize
+    patch.object(StaticSequential, 'hybridize', lambda self, static_shape, **flags: hybridize(self, **flags)).start()
 
 
 def no_copies_in_graphs():
-    """Run graphs without copies of their inputs and output, so that the engine prepares operators again."""
-    from gluon_mgpu.networks.hybridize import static
-    patch.object(static, '_copy', lambda symbol: symbol).start()
+    """Run functions without copies of their inputs and outputs, so that the engine prepares operators again."""
+    from gluon_mgpu.networks import hybridized
+    patch.object(hybridized, '_copy', lambda symbol: symbol).start()
 
 
 def not_hybridized():
     """Run each operator of the networks and the loss on its own."""
-    from gluon_mgpu.networks.hybridize import block
-    patch.object(block._Graphs, '_graph_for', lambda self, args: None).start()
+    from gluon_mgpu.networks.hybridized import hybridized
+    from gluon_mgpu.networks.static_shapes import StaticSequential
+    patch.object(hybridized, '__call__', lambda self, *args: self.function(*args)).start()
+    patch.object(StaticSequential, 'hybridize', lambda self, **flags: None).start()
 
 
 def losses_read_at_once():
@@ -114,16 +97,17 @@ def scratch_areas(number):
 
 ALLOCATOR = ('mmap_max', 'trim_threshold', 'arena_max', 'top_pad')
 VARIANTS = {
-    'as it is': lambda: None, 'no crop': no_crop, 'separate gradients': separate_gradients,
-    'one update per parameter': one_update_per_parameter, 'groups of any size': groups_of_any_size,
-    'no signatures': no_signatures, 'no copies in graphs': no_copies_in_graphs,
-    'not hybridized': not_hybridized, 'losses read at once': losses_read_at_once,
+    'as it is': lambda: None, 'no crop': no_crop, 'one operator for all shapes': one_operator_for_all_shapes,
+    'no static shapes': no_static_shapes, 'no copies in graphs': no_copies_in_graphs, 'not hybridized': not_hybridized,
+    'losses read at once': losses_read_at_once,
     'no allocator settings': functools.partial(allocator, ()),
     **{f'allocator without {name}': functools.partial(allocator, {*ALLOCATOR} - {name}) for name in ALLOCATOR},
     **{f'scratch areas: {number}': functools.partial(scratch_areas, number) for number in (4, 16, 512)},
 }
-OF_ONE_CHAPTER = {'no crop': 'scratch', 'separate gradients': 'concise',
-                  'one update per parameter': 'concise', 'groups of any size': 'concise'}
+ONLY_FOR = {  # bfloat16 needs a hybridized network
+    'no crop': ('LeNet',), 'not hybridized': ('LeNet', 'ResNet-18'),
+    **dict.fromkeys(('one operator for all shapes', 'no static shapes'), ('ResNet-18', 'ResNet-18 in bfloat16')),
+}
 
 
 # --- measurement ---
@@ -176,8 +160,7 @@ def main() -> None:
         print(json.dumps(measure(*args.child, args.batches)))
         return
     for case in args.cases:
-        names = ['as it is', *(name for name in args.only if name != 'as it is' and
-                               OF_ONE_CHAPTER.get(name, CASES[case][0]) == CASES[case][0])]
+        names = ['as it is', *(name for name in args.only if name != 'as it is' and case in ONLY_FOR.get(name, CASES))]
         results = {name: [] for name in names}
         for number in range(args.rounds):
             for name in names[::-1 if number % 2 else 1]:

@@ -19,12 +19,13 @@ from gluon_mgpu.data import load_data
 from gluon_mgpu.data.shards import shard_rows
 from gluon_mgpu.devices import parse_devices
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
-from gluon_mgpu.mxnet_setup.compat import gluon, init, np, npx
+from gluon_mgpu.mxnet_setup.compat import init, np, npx
 from gluon_mgpu.networks.loss import cross_entropy as loss
 from gluon_mgpu.networks.precision import DTYPES, check_dtype
 from gluon_mgpu.networks.resnet import resnet18
-from gluon_mgpu.parallel.data_parallel import data_parallel
 from gluon_mgpu.parallel.devices import Devices
+from gluon_mgpu.parallel.step import trained
+from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
 from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.run import Run
 
@@ -35,7 +36,9 @@ def make_step(sync_batch_norm, args, workers):
     net.initialize(init=init.Normal(sigma=0.01), ctx=args.devices)
     net.hybridize(static_alloc=True, static_shape=True)
     devices = Devices(args.devices, args.batch_size, workers=workers)
-    net, trainer = data_parallel(net, devices, 'sgd', {'learning_rate': args.lr}, sync_batch_norm)
+    trainer = workers.trainer(trained(net), 'sgd', {'learning_rate': args.lr})
+    if sync_batch_norm:
+        net = SyncBatchNorm(net, workers)
     rows = shard_rows(args.batch_size, *workers.shard)
     X = np.random.normal(size=(rows.stop - rows.start, 1, 28, 28))
     y = np.random.randint(0, 10, len(X)).astype('int32')

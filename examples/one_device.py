@@ -20,12 +20,12 @@ from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import autograd, npx
 from gluon_mgpu.outputs.plot import Animator
 from gluon_mgpu.scratch import get_params, init_params, lenet, loss, sgd
-from gluon_mgpu.settings.setup import TrainingSetup, takes_settings
+from gluon_mgpu.settings.setup import TrainingSetup, with_settings
 from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 from gluon_mgpu.training.run import Run
 
 
-def backward(X, y, params, device):
+def forward_backward(X, y, params, device):
     X, y = X.as_in_ctx(device), y.as_in_ctx(device)
     with autograd.record():
         ls = [loss(lenet(X, params), y)]
@@ -35,14 +35,14 @@ def backward(X, y, params, device):
 
 
 def train_batch(X, y, params, device, lr, batch_size):
-    ls = backward(X, y, params, device)
+    ls = forward_backward(X, y, params, device)
     sgd(params, lr, batch_size)
     return ls
 
 
-@takes_settings('scratch')
+@with_settings('scratch')
 def train(num_gpus, batch_size, lr, **settings):
-    setup = TrainingSetup(batch_size, settings)
+    setup = TrainingSetup('scratch', num_gpus, batch_size, lr, settings)
     (device,), (train_iter, test_iter), run = setup.devices, setup.data, setup.run
     npx.random.seed(setup.seed)  # for the initial parameters
     params = init_params()

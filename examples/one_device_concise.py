@@ -19,11 +19,11 @@ from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, npx
 from gluon_mgpu.networks.loss import cross_entropy
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.outputs.plot import Animator
-from gluon_mgpu.settings.setup import TrainingSetup, takes_settings
+from gluon_mgpu.settings.setup import TrainingSetup, with_settings
 from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 
 
-def backward(X, y, net, device, loss):
+def forward_backward(X, y, net, device, loss):
     X, y = X.as_in_ctx(device), y.as_in_ctx(device)
     with autograd.record():
         ls = [loss(net(X), y)]
@@ -32,14 +32,14 @@ def backward(X, y, net, device, loss):
 
 
 def train_batch(X, y, net, loss, trainer, device, batch_size):
-    ls = backward(X, y, net, device, loss)
+    ls = forward_backward(X, y, net, device, loss)
     trainer.step(batch_size)
     return ls
 
 
-@takes_settings('concise')
+@with_settings('concise')
 def train(num_gpus, batch_size, lr, **settings):
-    setup = TrainingSetup(batch_size, settings)
+    setup = TrainingSetup('concise', num_gpus, batch_size, lr, settings)
     (device,), (train_iter, test_iter), run = setup.devices, setup.data, setup.run
     npx.random.seed(setup.seed)  # ResNet-18's parameters get their shapes, and values, at the first batch
     if setup.devices.parts > 1 or setup.clip_norm is not None:

@@ -5,7 +5,7 @@
     python examples/straight_dope.py --train-size 60000 --epochs 5   # the text's table, with MNIST at hand
 
 `gluon_mgpu.data` finds or downloads MNIST. If that fails, the program says so and uses `glyphs`, images of letters. If
-`--data-dir` names a folder, missing files are an error.
+`--data-dir` or `GLUON_MGPU_DATA` names a folder, missing files are an error.
 
 Prints, with glyphs on two cores (numbers vary):
 
@@ -33,7 +33,7 @@ from flags import read_flags, run_example
 
 from gluon_mgpu import Timer, accuracy, split_batch
 from gluon_mgpu.data import load_data
-from gluon_mgpu.data.folders import MissingError
+from gluon_mgpu.data.folders import DownloadError
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, npx
 from gluon_mgpu.parallel.step import zero_grad
 
@@ -100,12 +100,10 @@ def run(num_gpus: int, batch_size: int, lr: float, devices: list, data: tuple, n
 
 
 def load(args, batch_size: int) -> tuple:
-    """Return iterators over the training and validation rows of `--dataset`, or of glyphs if it is not available."""
+    """Return iterators over the training and validation rows of `--dataset`, or glyphs if it cannot be downloaded."""
     try:
         return load_data(args.dataset, batch_size, args.data_dir or None, args.train_size)
-    except MissingError as error:
-        if args.data_dir:
-            raise
+    except DownloadError as error:
         print(f'glyphs instead of {args.dataset}: {error}')
         args.dataset = 'glyphs'
         return load(args, batch_size)

@@ -9,7 +9,7 @@ import sys
 # Python 3.9 has no orig_argv, but argv begins with -m while it looks for the module
 if (' -m gluon_mgpu' in ' '.join(getattr(sys, 'orig_argv', ['python', *sys.argv[:1], __name__])[:5])
         or ''.join(sys.argv[:1]).endswith('/gluon-mgpu')):
-    from gluon_mgpu.mxnet_setup.hidden import end_program
+    from gluon_mgpu.mxnet_setup.import_errors import end_program
     sys.excepthook = end_program  # before other imports, which may fail
     import signal
 
@@ -21,7 +21,7 @@ import importlib
 
 from gluon_mgpu.mxnet_setup import runtime
 
-__version__ = '2.0.0'
+__version__ = '3.0.0'
 
 runtime.prepare()
 
@@ -62,7 +62,8 @@ __all__ = sorted(PLACES)
 def __getattr__(name: str):
     if name not in PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}: names of the book's other chapters are "
-                             "in the book's package; pip install --no-deps d2l, and write from d2l import mxnet")
+                             "in the book's package; pip install --no-deps d2l pandas, import gluon_mgpu first, and "
+                             "after it: from d2l import mxnet as d2l")
     module, attribute = PLACES[name]
     return getattr(importlib.import_module(f'{__name__}.{module}'), attribute)
 

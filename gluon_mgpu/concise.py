@@ -24,7 +24,7 @@ from .parallel import step
 from .parallel.devices import as_devices
 from .parallel.split import split_batch
 from .parallel.sync_batch_norm.network import SyncBatchNorm
-from .settings.setup import TrainingSetup, takes_settings
+from .settings.setup import TrainingSetup, with_settings
 from .training.evaluate import evaluate_accuracy_gpus
 from .training.run import Run
 
@@ -74,7 +74,7 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
     return ls
 
 
-@takes_settings('concise')
+@with_settings('concise')
 def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **settings: Any) -> Run:
     """Train ResNet-18 on multiple devices; print the accuracy, the seconds per epoch and the devices.
 
@@ -82,7 +82,7 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **setting
     ``dtype``, ``momentum``, or ``net``, another network, whose parameters are initialized anew; `settings.py` declares
     all. Raises ValueError also if a device does not support `dtype`.
     """
-    setup = TrainingSetup(batch_size, settings)
+    setup = TrainingSetup('concise', num_gpus, batch_size, lr, settings)
     devices, (train_iter, test_iter), run = setup.devices, setup.data, setup.run
     npx.random.seed(setup.seed)  # for a net with known shapes; ResNet-18 gets its values in the first batch of `run`
     net = resnet18(10, setup.dtype) if setup.net is None else setup.net

@@ -27,7 +27,7 @@ from .outputs.plot import Animator
 from .parallel import step
 from .parallel.devices import as_devices
 from .parallel.split import split_batch
-from .settings.setup import TrainingSetup, takes_settings
+from .settings.setup import TrainingSetup, with_settings
 from .training.evaluate import evaluate_accuracy_gpus
 from .training.run import Run
 
@@ -162,7 +162,7 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
     return ls
 
 
-@takes_settings('scratch')
+@with_settings('scratch')
 def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **settings: Any) -> Run:
     """Train LeNet on multiple devices; print the accuracy, the seconds per epoch and the devices.
 
@@ -183,8 +183,8 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **setting
     **settings
         What the book fixes or leaves out, such as ``num_epochs=10``, ``devices`` or ``data``; see `settings.py`.
     """
-    # The settings have been checked; find the data. `run` counts the epochs, measures the time and prints
-    setup = TrainingSetup(batch_size, settings, allreduce)
+    # Check the settings and find the data. `run` counts the epochs, measures the time and prints
+    setup = TrainingSetup('scratch', num_gpus, batch_size, lr, settings, allreduce)
     devices, (train_iter, test_iter), run = setup.devices, setup.data, setup.run
     npx.random.seed(setup.seed)  # for the initial parameters
     params = init_params()

@@ -1,7 +1,7 @@
 """Training steps of the book's chapters, small and in our own words, for any number of devices.
 
 Each chapter has `make(way, devices)`, which returns networks and Trainers; `step(state, X, y, devices)`; and
-`batch(rng, rows)`. A `way` is `plain` or `ours`. `WRONG` has the steps with mistakes, most of them the book's.
+`batch(rng, rows)`. A `way` is `plain` or `as_one`. `WRONG` has the steps with mistakes, most of them the book's.
 """
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from functools import partial
 from typing import NamedTuple
 
 from gluon_mgpu.mxnet_setup.compat import HybridBlock, autograd, gluon, init, np, npx
-from gluon_mgpu.parallel.data_parallel import data_parallel
 from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.parallel.step import gradients, zero_grad
-from gluon_mgpu.parallel.trainer import Trainer, trainable
 from gluon_mgpu.training.ch13 import train_batch_ch13
 
 nn = gluon.nn
@@ -23,11 +21,16 @@ cross_entropy, l2, l1 = gluon.loss.SoftmaxCELoss(), gluon.loss.L2Loss(), gluon.l
 binary = gluon.loss.SigmoidBCELoss()
 
 
-def plain(net, devices, optimizer, settings):
-    return net, gluon.Trainer(trainable(net), optimizer, settings, update_on_kvstore=False)
+def plain(net, optimizer, settings, **of_trainer):
+    params = [param for param in net.collect_params().values() if param.grad_req != 'null']
+    return net, gluon.Trainer(params, optimizer, settings, **of_trainer)
 
 
-ours = data_parallel
+def as_one(net, *settings, **of_trainer):
+    """Run a network that can be hybridized as one operator."""
+    if isinstance(net, gluon.HybridBlock):
+        net.hybridize()
+    return plain(net, *settings, **of_trainer)
 
 
 def started(net, devices, *inputs):
@@ -65,7 +68,7 @@ def words(rng, rows, *shape):
 def make_images(way, devices):
     """Image augmentation, Kaggle CIFAR-10."""
     return way(started(layers(nn.Conv2D(3, 3, activation='relu'), nn.MaxPool2D(2), nn.Dense(3)), devices, (2, 6, 6)),
-               devices, 'sgd', {'learning_rate': 0.1, 'wd': 5e-4, 'momentum': 0.9})
+               'sgd', {'learning_rate': 0.1, 'wd': 5e-4, 'momentum': 0.9})
 
 
 def step_ch13(state, X, y, devices, loss=cross_entropy):
@@ -100,7 +103,7 @@ def make_fine_tuning(way, devices, frozen=False):
         freeze(net.features)
     for param in net.output.collect_params().values():
         param.lr_mult = 10
-    return [net, *way(net, devices, *SGD), 1]
+    return [net, *way(net, *SGD), 1]
 
 
 def step_of_fine_tuning(state, X, y, devices, head_only=3):
@@ -115,7 +118,7 @@ def make_dogs(way, devices):
     """Kaggle dog breeds: the features have no Trainer."""
     net = started(FineTuned(), devices)
     freeze(net.features)
-    return net.features, *way(net.output, devices, *SGD)
+    return net.features, *way(net.output, *SGD)
 
 
 def step_of_dogs(state, X, y, devices):
@@ -127,7 +130,7 @@ def step_of_dogs(state, X, y, devices):
 
 def make_fcn(way, devices):
     net = layers(nn.Conv2D(3, 3, strides=2, padding=1), nn.Conv2D(3, 1), nn.Conv2DTranspose(3, 4, 2, 1))
-    return way(started(net, devices, (2, 6, 4)), devices, *SGD)
+    return way(started(net, devices, (2, 6, 4)), *SGD)
 
 
 def step_of_fcn(state, X, y, devices):
@@ -154,7 +157,7 @@ class SSD(nn.Block):
 
 
 def make_ssd(way, devices):
-    return way(started(SSD(), devices), devices, *SGD)
+    return way(started(SSD(), devices), *SGD)
 
 
 def step_of_ssd(state, X, y, devices):
@@ -209,7 +212,7 @@ def make_sentiment(block, frozen):
         embedding = getattr(net, frozen)
         embedding.weight.set_data(np.arange(VOCAB * H).reshape(VOCAB, H) / 36)  # before the Trainer is made
         freeze(embedding)
-        return way(net, devices, *ADAM)
+        return way(net, *ADAM)
     return make
 
 
@@ -235,7 +238,7 @@ class Attention(nn.Block):
 def make_attention(way, devices):
     net = started(Attention(), devices)
     net.embedding.weight.set_data(np.arange(VOCAB * H).reshape(VOCAB, H) / 36)
-    return way(net, devices, *ADAM)
+    return way(net, *ADAM)
 
 
 def sentence_pairs(rng, rows):
@@ -264,7 +267,7 @@ class BERT(nn.Block):
 
 
 def make_bert(way, devices):
-    return way(started(BERT(), devices), devices, *ADAM)
+    return way(started(BERT(), devices), *ADAM)
 
 
 def step_of_bert(state, X, y, devices, total_of=None):
@@ -304,7 +307,7 @@ class BERTClassifier(nn.Block):
 
 def make_bert_classifier(way, devices):
     net = started(BERTClassifier(), devices)
-    return way(net, devices, *ADAM)
+    return way(net, *ADAM)
 
 
 def inference(rng, rows):
@@ -316,7 +319,7 @@ def make_word2vec(way, devices):
     """Skip-gram: embeddings of centers, and of contexts and noise words."""
     net = nn.Sequential()
     net.add(nn.Embedding(VOCAB, H), nn.Embedding(VOCAB, H))
-    return way(started(net, devices), devices, *ADAM), net
+    return way(started(net, devices), *ADAM), net
 
 
 def step_of_word2vec(state, X, y, devices):
@@ -352,8 +355,7 @@ class Seq2Seq(nn.Block):
 
 
 def make_seq2seq(way, devices):
-    net, trainer = way(started(Seq2Seq(), devices), devices, *ADAM)
-    return net, trainer if way is plain else Trainer(trainable(net), *ADAM)
+    return way(started(Seq2Seq(), devices), *ADAM, update_on_kvstore=False)
 
 
 def step_of_seq2seq(state, X, y, devices, clip_shards=False, num_tokens=None, limit=0.1):
@@ -404,7 +406,7 @@ class Model(nn.Block):
 
 
 def make_model(way, devices):
-    net, trainer = way(started(Model(), devices), devices, *SGD)
+    net, trainer = way(started(Model(), devices), *SGD)
     return {'net': net, 'trainer': trainer, 'states': []}
 
 
@@ -433,7 +435,7 @@ def texts(rng, rows):
 def make_gan(way, devices):
     G = started(layers(nn.Dense(4, in_units=2, activation='tanh'), nn.Dense(3, in_units=4)), devices)
     D = started(layers(nn.Dense(4, in_units=3, activation='tanh'), nn.Dense(1, in_units=4)), devices)
-    return way(G, devices, *ADAM), way(D, devices, *ADAM)
+    return way(G, *ADAM), way(D, *ADAM)
 
 
 def step_of_gan(state, X, y, devices):
@@ -468,7 +470,7 @@ class Factors(nn.Block):
 
 def make_recommender(block):
     def make(way, devices):
-        return way(started(block(), devices), devices, *ADAM)
+        return way(started(block(), devices), *ADAM)
     return make
 
 

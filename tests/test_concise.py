@@ -7,26 +7,24 @@ import oracle
 import pytest
 from slow import slow
 from test_scratch import BATCHES, Batches, largest_difference, of_labels, train_on
+from trainers import on_each_device, trainable
 
 from gluon_mgpu import concise
 from gluon_mgpu.mxnet_setup.compat import gluon, init, np, npx
-from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.parallel.devices import Devices
-from gluon_mgpu.parallel.trainer import trainable
 from gluon_mgpu.training.run import Run
 
 
 def train_gluon_lenet(devices, params, batches, lr=0.2, hybridize=True, **options):
     """Train on the batches; return the parameters on each device in the scratch chapter's form."""
-    net = block = oracle.gluon_lenet(params, devices)
-    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    net, loss = oracle.gluon_lenet(params, devices), gluon.loss.SoftmaxCrossEntropyLoss()
     if hybridize:
-        net, loss = hybridized(net), hybridized(loss)
+        net.hybridize(static_alloc=True, static_shape=True)
     trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': lr})
     for X, y in batches:
         concise.train_batch(np.array(X, dtype=X.dtype), np.array(y, dtype=y.dtype), net, loss, trainer,
                             Devices(devices, **options))
-    return [oracle.gluon_lenet_params(block, device) for device in devices]
+    return [oracle.gluon_lenet_params(net, device) for device in devices]
 
 
 @pytest.mark.parametrize('parts', [1, 2])
@@ -80,21 +78,25 @@ def test_a_batch_in_parts_equals_the_whole(device_list, rng, k, parts, hybridize
     assert largest_difference(whole[0], params) > 1e-3
 
 
-def test_train_batch_does_not_wait(device_list, rng, no_waiting):
+@pytest.mark.parametrize('batch_norm, last', [(False, 2), (True, 3)])
+def test_train_batch_does_not_wait(batch_norm, last, device_list, rng, no_waiting):
+    """Unless a device without rows gets the statistics of batch norm."""
     devices = device_list(3)
     net = small_net()
+    if batch_norm:
+        net.add(gluon.nn.BatchNorm())
     net.initialize(ctx=devices)
     trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1})
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
-    net, loss = hybridized(net), hybridized(loss)
-    batches = [(np.array(X), np.array(y)) for X, y in (oracle.images(rng, n) for n in (6, 2) * 2)]
+    net.hybridize(static_alloc=True, static_shape=True)
+    batches = [(np.array(X), np.array(y)) for X, y in (oracle.images(rng, n) for n in (6, last) * 2)]
     for X, y in batches[:2]:  # initialization and the Trainer block once
         concise.train_batch(X, y, net, loss, trainer, devices)
     with no_waiting():
         for X, y in batches:
             concise.train_batch(X, y, net, loss, trainer, Devices(devices, parts=2))
             ls = concise.train_batch(X, y, net, loss, trainer, devices)
-    assert [l.size for l in ls] == [1, 1]
+    assert [l.size for l in ls] == [1] * last
 
 
 def test_a_layer_used_twice_in_parts(devices):
@@ -270,19 +272,21 @@ def test_an_invalid_network_keeps_its_weights(devices, make, more, message):
         assert (net.collect_params()[name].data(devices[0]).asnumpy() == value).all()
 
 
-@pytest.mark.parametrize('as_one', [lambda net: net, hybridized])
-def test_batch_norm_of_devices_that_never_got_rows(device_list, rng, as_one):
+@pytest.mark.parametrize('static', [False, True])
+def test_batch_norm_of_devices_that_never_got_rows(device_list, rng, static):
     """They get the statistics of the first device's rows, which count once in the gradient."""
     net, k, batch = gluon.nn.HybridSequential(), 3, oracle.images(rng, 3)
     net.add(gluon.nn.Flatten(), gluon.nn.BatchNorm(), gluon.nn.Dense(10))
     results = {}
     for devices in (device_list(1), device_list(k)):
         net.initialize(ctx=devices, force_reinit=True, init=init.Constant(0.01))
-        trainer = gluon.Trainer(trainable(net), 'sgd', {'learning_rate': 0.1}, update_on_kvstore=False)
-        fast, loss = as_one(net), gluon.loss.SoftmaxCrossEntropyLoss()
+        if static:
+            net.hybridize(static_alloc=True, static_shape=True)
+        trainer = on_each_device(trainable(net), 'sgd', {'learning_rate': 0.1})
+        loss = gluon.loss.SoftmaxCrossEntropyLoss()
         X, y = map(np.array, batch)
         for i in range(3):
-            ls = concise.train_batch(X[i:i + 1], y[i:i + 1], fast, loss, trainer, devices)
+            ls = concise.train_batch(X[i:i + 1], y[i:i + 1], net, loss, trainer, devices)
             assert len(ls) == 1
         npx.waitall()
         results[len(devices)] = [[p.data(device).asnumpy() for p in net.collect_params().values()]

@@ -156,6 +156,27 @@ def test_code_is_written_after_its_comment(hooks):
     assert hooks.diff('x\na = 1\ny', 'for b in x:\n    a = 1\ny') == '- x\n+ for b in x:\n- a = 1\n+     a = 1\n  y'
 
 
+def test_flags_stay_on_one_line(hooks):
+    flag = '<span class="flag">--num-epochs</span>'
+    assert hooks.with_flags('<td><code>--num-epochs N</code></td>') == f'<td><code>{flag} N</code></td>'
+    assert hooks.with_flags('<code>--no-plot</code>, <code>a --num-epochs</code>').endswith(f'<code>a {flag}</code>')
+    assert hooks.with_flags('<p>as many as --num-epochs</p>') == f'<p>as many as {flag}</p>'
+    for html in ('<pre><span></span><code>x --num-epochs 3</code></pre>', '<code>a--b</code>', '<a href="x --y">z</a>'):
+        assert hooks.with_flags(html) == html  # blocks do not wrap
+
+
+def test_cells_of_wide_tables_name_their_columns(hooks):
+    head = ('<table>\n<thead>\n<tr>\n<th>flag</th>\n<th style="x"><code>default</code></th>\n<th></th>\n<th>when</th>\n'
+            '</tr></thead>')
+    html = f'<p>a</p>{head}<tr>\n<td>--lr</td>\n<td>1</td>\n<td>rate</td>\n<td></td>\n</tr></table><p>b</p>'
+    found = hooks.with_labels(html)
+    for cell, label in (('--lr', 'flag'), ('1', 'default'), ('rate', ''), ('</td>', 'when')):
+        found = found.replace(f'<td data-label="{label}">{cell}', f'<td>{cell}')
+    assert found == html.replace('<table>', '<table data-wide>')
+    narrow = html.replace('<th></th>\n', '').replace('<td></td>\n', '')
+    assert hooks.with_labels(narrow) == narrow
+
+
 @pytest.mark.slow
 def test_the_diagrams_can_be_drawn(tmp_path):
     subprocess.run([sys.executable, str(REPO / 'tools' / 'draw_diagrams.py'), str(tmp_path)], check=True, timeout=120)

@@ -15,6 +15,7 @@ from oracle import images, lenet_params, numpy_lenet, to_mx
 from slow import slow
 
 from gluon_mgpu import concise, scratch
+from gluon_mgpu.data import download
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np, npx
 from gluon_mgpu.networks.precision import check_dtype
@@ -196,14 +197,22 @@ def test_all_exercises_are_tested_and_in_the_docs():
     assert programs == EXERCISES.keys() == set(re.findall(r'\(\.\./examples/exercises/(\w+)\.py\)', text))
 
 
-def test_straight_dope__without_mnist_in_the_folder_of_the_class(example, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv('GLUON_MGPU_DATA', str(tmp_path))
+def test_straight_dope__without_mnist(example, tmp_path, monkeypatch, capsys):
+    """It takes glyphs if a download fails; in a folder that the user names, a missing file is an error."""
+    folder = str(tmp_path)
+    for variable, flag, words in ((folder, '', '/mnist, from GLUON_MGPU_DATA: '), ('', folder, '/mnist: ')):
+        monkeypatch.setenv('GLUON_MGPU_DATA', variable)
+        args = types.SimpleNamespace(dataset='mnist', data_dir=flag, train_size=64)
+        with pytest.raises(ValueError, match=f'{words}train-images.* missing; '):
+            example.load(args, 64)
+
+    def unreachable(*args):
+        raise download.DownloadError('no network', 'use glyphs')
+
+    monkeypatch.setattr(download, 'download', unreachable)
     args = types.SimpleNamespace(dataset='mnist', data_dir='', train_size=64)
     assert example.load(args, 64)[0].dataset == 'glyphs'
-    assert re.fullmatch('glyphs instead of mnist: .*/mnist, from GLUON_MGPU_DATA: .*\n', capsys.readouterr().out)
-    args = types.SimpleNamespace(dataset='mnist', data_dir=str(tmp_path), train_size=64)
-    with pytest.raises(ValueError, match='mnist: train-images.* missing; '):
-        example.load(args, 64)
+    assert capsys.readouterr().out == 'glyphs instead of mnist: no network; use glyphs\n'
 
 
 def test_parallel_accuracy__every_split_counts_the_same_rows(example, device_list, capsys):
@@ -252,6 +261,16 @@ def test_fine_tuning__weights_that_are_missing(example, tmp_path, capsys):
     with pytest.raises(SystemExit, match='2'):
         example.main(['--params', str(tmp_path / 'a.params')])
     assert re.fullmatch('.*: --params .*/a.params: no such file; --help shows all flags\n', capsys.readouterr().err)
+
+
+def test_fine_tuning__the_same_numbers_again(example, capsys):
+    """Also the DataLoader's order is seeded."""
+    runs = []
+    for _ in range(2):
+        numpy.random.seed(None)
+        example.main(['--rows', '16', '--side', '16', '--batch-size', '8', '--epochs', '1'])
+        runs.append(re.findall('loss [^,]*, test acc [^,]*', capsys.readouterr().out))
+    assert runs[0] == runs[1] and len(runs[0]) == 3
 
 
 def test_async_dispatch__the_same_sum_either_way(example, devices):

@@ -122,6 +122,31 @@ def check_concise(nb):
     check_training(nb)
 
 
+def test_things_to_try(capsys, monkeypatch):
+    """As docs/class.md answers."""
+    monkeypatch.setattr('gluon_mgpu.devices.lists.usable_gpus', list)
+    code = (FOLDER / 'one_step.py').read_text()
+
+    def run(*change):
+        assert code.count(change[0]) == 1
+        exec(code.replace(*change), {'__name__': '__main__'})
+        lines = capsys.readouterr().out.splitlines()
+        assert 'between the replicas: 0.0' in lines
+        return lines
+
+    def from_one_device(lines):
+        return float(next(line for line in lines if line.startswith('from one device:')).split()[-1])
+
+    *as_it_is, without_allreduce = run('range(2)', 'range(2)')
+    assert [line for line in run('range(2)', 'range(3)') if 'labels' in line] == [
+        'cpu(0) (3, 1, 28, 28) labels [0 1 2]', 'cpu(1) (3, 1, 28, 28) labels [3 4 5]',
+        'cpu(2) (2, 1, 28, 28) labels [6 7]']
+    rebind = 'def rebind(data):\n    data = [sum(data)] * len(data)\n\ntrain(rebind)'
+    assert run('train(lambda data: None)', rebind)[-1] == without_allreduce
+    twice = run('lr=0.1, batch_size=8', 'lr=0.1, batch_size=4')
+    assert from_one_device(as_it_is) < 1e-6 and from_one_device(twice) > 1e-3
+
+
 CHECKS = {'one_step': check_one_step, 'multiple_gpus': check_from_scratch, 'multiple_gpus_concise': check_concise}
 
 

@@ -1,9 +1,9 @@
-"""The loops of the book's other chapters: k devices with ours equal one with plain Gluon, in float64."""
+"""The loops of the book's other chapters: k devices equal one with plain Gluon, in float64."""
 from functools import cache, partial
 
 import numpy
 import pytest
-from book_steps import CHAPTERS, WRONG, ours, plain
+from book_steps import CHAPTERS, WRONG, as_one, plain
 from slow import slow
 
 import gluon_mgpu as d2l
@@ -36,7 +36,7 @@ def train_plainly(name, device, seed):
 @pytest.mark.parametrize('name', CHAPTERS)
 def test_k_devices_equal_one(name, k, device_list, seed):
     expected = train_plainly(name, *device_list(1), seed)
-    found = train(CHAPTERS[name], ours, device_list(k), seed)
+    found = train(CHAPTERS[name], as_one, device_list(k), seed)
     for (_, arrays), (param, [one]) in zip(found.items(), expected.items()):
         assert len(arrays) == k
         for array in arrays:
@@ -46,7 +46,7 @@ def test_k_devices_equal_one(name, k, device_list, seed):
 def check(name, step, seed, devices=None):
     rng = numpy.random.default_rng(seed)
     make, _, batch = CHAPTERS[name]
-    return d2l.check_data_parallel(partial(make, ours), step, [batch(rng, 16) for _ in range(2)], devices)
+    return d2l.check_data_parallel(partial(make, as_one), step, [batch(rng, 16) for _ in range(2)], devices)
 
 
 @pytest.mark.parametrize('name', [name if name == 'GAN' else slow(name) for name in CHAPTERS])

@@ -105,7 +105,7 @@ class BERT(book_steps.BERT):
 
 def test_bert_and_the_check(names, seed):
     data, devices = batches('BERT', seed), names['devices']
-    net, trainer = names['data_parallel'](network(BERT, devices, seed), devices, *ADAM)
+    net, trainer = plain(network(BERT, devices, seed), *ADAM)
     names.update(net=net, trainer=trainer, train_iter=[(*X, *y) for X, y in data], vocab_size=book_steps.VOCAB)
     exec(BLOCKS['BERT'], names)
     check_equal(net, of_chapter('BERT', devices[0], seed))
@@ -119,7 +119,7 @@ def test_bert_and_the_check(names, seed):
 
 def test_gan(names, seed):
     mx.random.seed(seed)
-    state = CHAPTERS['GAN'].make(names['data_parallel'], names['devices'])
+    state = CHAPTERS['GAN'].make(plain, names['devices'])
     names['loss'] = book_steps.binary
     exec(BLOCKS['GAN'], names)
     for X, Z in batches('GAN', seed):
@@ -155,8 +155,8 @@ def test_birnn(names, seed):
     net.embedding.weight.set_data(np.arange(36).reshape(9, 4) / 36)
     book_steps.freeze(net.embedding)
     net.hybridize()
-    net, trainer = names['data_parallel'](net, devices, *ADAM)
+    net, trainer = plain(net, *ADAM)
     for X, y in batches('BiRNN', seed):
         names['train_batch_ch13'](net, X, y, names['loss'], trainer, devices)
     check_equal(net, of_chapter('BiRNN', devices[0], seed))
-    assert net.block._cached_graph
+    assert net._cached_graph

@@ -13,10 +13,10 @@ from docs_code import OWN_PROJECT, SEMANTICS, blocks, program, table
 from slow import slow
 
 import gluon_mgpu as d2l
-from gluon_mgpu import concise, resnet18
+from gluon_mgpu import resnet18
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np, npx
 from gluon_mgpu.outputs.onnx_model.graph import semantics_of
-from gluon_mgpu.parallel.data_parallel import data_parallel
+from gluon_mgpu.parallel.clipping import ClippingTrainer
 from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.parameters import by_name
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no network
 def synchronized(code: str) -> str:
     """Return the program with the step of synchronized batch norm."""
     step = textwrap.indent(blocks()['synchronized'], '    ')
-    code, count = re.subn(r'^    with autograd\.record.*?(?=^    backward)', lambda _: step, code, flags=re.M | re.S)
+    code, count = re.subn(r'^    with autograd\.record.*?(?=^    zero_grad)', lambda _: step, code, flags=re.M | re.S)
     assert count == 1
     return code
 
@@ -56,9 +56,10 @@ def train(code: str, devices: list) -> dict:
     names: dict = {}
     exec(code, names)
     mx.random.seed(0)
-    net, trainer = names['make'](devices, 'net.forward' in code)
+    net, trainer = names['make'](devices)
+    state = (d2l.SyncBatchNorm(net), trainer) if 'net.forward' in code else (net, trainer)
     for rows in (12, 7, 2):
-        names['train_batch']((net, trainer), *data(rows), devices)
+        names['train_batch'](state, *data(rows), devices)
     return parameters(net)
 
 
@@ -83,8 +84,8 @@ def test_all_code_is_tested():
     """Each block has a name, except the commands that install."""
     code = re.findall(r'\n\n((?:    .*\n)+)', re.sub(r'<!-- .* -->\n\n(?:    .*\n|\n)+', '\n\n', OWN_PROJECT))
     assert [block.split()[:2] for block in code] == [['pip', 'install']]
-    assert list(blocks()) == ['program', 'check', 'hybridized', 'trainer', 'synchronized', 'checkpoints', 'clipping',
-                              'in PyTorch', 'weights', 'export', 'workers']
+    assert list(blocks()) == ['program', 'check', 'evaluation', 'synchronized', 'checkpoints', 'clipping', 'in PyTorch',
+                              'weights', 'export', 'workers']
 
 
 @pytest.mark.parametrize('k', [1, 3])
@@ -112,22 +113,51 @@ def test_the_check_finds_a_mistake(semantics, monkeypatch):
         exec(wrong, {})
 
 
-def test_hybridized_trainer_and_export(semantics, devices, tmp_path, monkeypatch):
+@pytest.mark.parametrize('hybridize', [False, True])
+def test_evaluation_and_export(hybridize, semantics, devices, tmp_path, monkeypatch):
+    """Of a network that the step has trained, hybridized or not."""
     pytest.importorskip('onnx')
     monkeypatch.chdir(tmp_path)
-    names: dict = {}
+    images, numbers, y = data(31)
+    batches = [((images[rows], numbers[rows]), y[rows]) for rows in (slice(0, 16), slice(16, 31))]
+    names: dict = {'images': images, 'numbers': numbers, 'y': y, 'batches': batches, 'numpy': numpy}
     exec(program(semantics), names)
+    names['net'], trainer = names['make'](devices)
+    if hybridize:
+        names['net'].hybridize(static_alloc=True, static_shape=True)
+    names['train_batch']((names['net'], trainer), images, numbers, y, devices)
+    npx.waitall()
+    names['devices'] = devices[:1]  # others have other statistics
+    exec(blocks()['evaluation'], names)
     array = mx.nd.array if semantics == 'mx.nd' else np.array
-    images, numbers, y = data(12)
-    names['net'] = names['Net']()
-    names['net'].initialize(ctx=devices)
-    exec(blocks()['hybridized'] + blocks()['trainer'], names)
-    before = names['fast'](array(images, ctx=devices[0]), array(numbers, ctx=devices[0])).asnumpy()
-    names['train_batch']((names['fast'], names['trainer']), images, numbers, y, devices)
-    names.update(images=array(images, ctx=devices[0]), numbers=array(numbers, ctx=devices[0]))
-    assert abs(names['fast'](names['images'], names['numbers']).asnumpy() - before).max() > 0
-    exec(blocks()['export'], names)
+    of_nd = [array(of, ctx=devices[0]) for of in (images, numbers)]
+    expected = names['net'](*of_nd).asnumpy()
+    numpy.testing.assert_allclose(names['scores'][0].asnumpy(), expected, rtol=1e-4, atol=1e-5)  # float32
+    assert names['accuracy'] == (expected.argmax(axis=1) == y).mean()
+    assert sorted([*names['held_out'], *names['rest']]) == [*range(31)] and len(names['held_out']) == 3
+    exec(blocks()['export'], {'d2l': d2l, 'net': names['net'], 'images': of_nd[0], 'numbers': of_nd[1]})
     assert (tmp_path / 'mine.onnx').exists()
+
+
+def test_zero_grad_before_the_forward_pass(semantics, device_list):
+    """Before the first batch, the shapes are unknown. A layer that the second does not use stays as it is."""
+    devices = device_list(2)
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(2), gluon.nn.Dense(2))
+    net.initialize(ctx=devices)
+    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1})  # updates on the key-value store
+
+    def step(layers: list) -> dict:
+        d2l.zero_grad(net, devices)
+        with autograd.record():
+            ls = [sum(net[i](X).sum() for i in layers) for X in split_and_load(numpy.ones((4, 3), 'float32'), devices)]
+        for l in ls:
+            l.backward()
+        trainer.step(4)
+        return parameters(net)
+
+    before, after = step([0, 1]), step([0])
+    assert [name for name in before if (before[name][1] != after[name][1]).any()] == ['0.weight', '0.bias']
 
 
 def test_a_resumed_run_ends_with_the_same_bits(semantics, devices, tmp_path):
@@ -148,30 +178,28 @@ def test_a_resumed_run_ends_with_the_same_bits(semantics, devices, tmp_path):
 @pytest.mark.parametrize('by_trainer', [True, False])
 @pytest.mark.parametrize('grad_req', ['write', slow('add')])  # of the weight
 def test_clipping_by_the_global_norm(grad_req, by_trainer, k, max_norm, semantics, device_list):
-    """Both ways of the page, compared with NumPy."""
+    """The page's way, and that of `--clip-norm`, compared with NumPy."""
     names: dict = {'d2l': d2l}
     exec(blocks()['clipping'], names)
     devices, rng = device_list(k), numpy.random.default_rng(1)
     net = gluon.nn.Dense(3, in_units=4)
     net.initialize(ctx=devices)
     net.weight.grad_req = grad_req
-    limit = {'clip_norm': max_norm} if by_trainer else {}
-    fast, trainer = data_parallel(net, devices, 'sgd', {'learning_rate': 0.1, **limit})
-    if not by_trainer:
-        trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1}, update_on_kvstore=False)
+    trainer = (ClippingTrainer(net.collect_params(), 'sgd', {'learning_rate': 0.1}, max_norm) if by_trainer else
+               gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1}, update_on_kvstore=False))
     W, b = (values[0] for values in parameters(net).values())
     for rows in (12, 7, 2):
         X, y = rng.normal(size=(rows, 4)).astype('float32'), rng.integers(0, 3, rows)
         of_nd = (lambda array: array.as_nd_ndarray()) if semantics == 'mx.nd' else lambda array: array
         shards = [[of_nd(shard) for shard in split_and_load(array, devices)] for array in (X, y)]
         with autograd.record():
-            ls = [gluon.loss.SoftmaxCrossEntropyLoss()(fast(a), c) for a, c in zip(*shards)]
-        concise.step.backward(fast, ls)
-        concise.step.zero_grad(fast, devices[rows:])
+            ls = [gluon.loss.SoftmaxCrossEntropyLoss()(net(a), c) for a, c in zip(*shards)]
+        autograd.backward(ls)
+        d2l.zero_grad(net, devices[rows:])
         if by_trainer:
             trainer.step(rows)
         else:
-            names['clipped_step'](fast, trainer, devices, rows, max_norm)
+            names['clipped_step'](net, trainer, devices, rows, max_norm)
         for gradient in net.weight.list_grad() if grad_req == 'add' else ():
             gradient[:] = 0
         softmax = numpy.exp(X @ W.T + b)

@@ -16,12 +16,11 @@ from gluon_mgpu.mxnet_setup import installation
 REPO = Path(__file__).parents[1]
 NAMES = [
     'Accumulator', 'Animator', 'Callback', 'CheckpointCallback', 'Devices', 'HorovodWorkers', 'Residual', 'Run',
-    'SyncBatchNorm', 'Timer', 'Trainer', 'accuracy', 'backward', 'check_data_parallel', 'data_parallel',
-    'draw_timeline', 'evaluate_accuracy_gpu', 'evaluate_accuracy_gpus', 'gradients', 'hybridized', 'in_parts',
-    'load_checkpoint', 'load_data', 'load_data_fashion_mnist', 'parameters_by_name', 'parse_devices',
-    'prepare_idle_devices', 'record_timeline', 'resnet18', 'ring', 'save_checkpoint', 'schedule', 'sgd', 'shard_rows',
-    'split_and_load', 'split_batch', 'star', 'to_onnx', 'train_batch_ch13', 'train_ch13', 'trainable', 'tree',
-    'try_all_gpus', 'try_gpu', 'zero_grad',
+    'SyncBatchNorm', 'Timer', 'accuracy', 'backward', 'check_data_parallel', 'draw_timeline', 'evaluate_accuracy_gpu',
+    'evaluate_accuracy_gpus', 'gradients', 'hybridized', 'in_parts', 'load_checkpoint', 'load_data',
+    'load_data_fashion_mnist', 'parameters_by_name', 'parse_devices', 'prepare_idle_devices', 'record_timeline',
+    'resnet18', 'ring', 'save_checkpoint', 'schedule', 'sgd', 'shard_rows', 'split_and_load', 'split_batch', 'star',
+    'to_onnx', 'train_batch_ch13', 'train_ch13', 'tree', 'try_all_gpus', 'try_gpu', 'zero_grad',
 ]
 
 
@@ -65,7 +64,8 @@ def test_public_names():
 
 def test_unknown_name():
     assert not hasattr(gluon_mgpu, 'no_such_name')
-    with pytest.raises(AttributeError, match="has no attribute 'train_ch6': .* pip install --no-deps d2l, and write"):
+    with pytest.raises(AttributeError, match="has no attribute 'train_ch6': .* pip install --no-deps d2l pandas, "
+                                             'import gluon_mgpu first, and after it: from d2l import mxnet as d2l$'):
         _ = gluon_mgpu.train_ch6  # of the book's chapter 7
 
 

@@ -5,6 +5,8 @@
 - ``<!-- code: PATH FUNCTION -->`` in a page is replaced by the function without its docstring, and ``<!-- side by side:
   PATH FUNCTION | PATH FUNCTION -->`` by two functions, with the differing lines marked. For GitHub, ``python
   tools/site_hooks.py`` writes the function, or a diff of the two, after each comment.
+- Flags do not break at their hyphens. On a phone, each row of a table of four or more columns is a list, so each cell
+  carries the name of its column.
 - The API has a page of the public names and one of the chapters, generated from the docstrings.
 """
 from __future__ import annotations
@@ -69,7 +71,7 @@ def on_page_markdown(markdown, page, config, files):
 
 
 def on_page_content(html, page, config, files):
-    """Color the code blocks without a language, which are indented in the Markdown."""
+    """Color the code blocks without a language, which are indented in the Markdown; prepare flags and tables."""
     from pygments import highlight
     from pygments.formatters import HtmlFormatter
     from pygments.lexers import get_lexer_by_name
@@ -80,7 +82,29 @@ def on_page_content(html, page, config, files):
         if not language:
             return match[0]
         return match[1] + highlight(code, get_lexer_by_name(language), HtmlFormatter(nowrap=True)) + match[3]
-    return UNCOLORED.sub(colored, html)
+    return with_flags(with_labels(UNCOLORED.sub(colored, html)))
+
+
+def with_flags(html: str) -> str:
+    """Return a page whose flags, except in blocks of code, the browser keeps on one line."""
+    return re.sub(r'<pre\b.*?</pre>|<[^>]*>|(?<![\w-])--[a-z][\w-]*', lambda part: (
+        part[0] if part[0].startswith('<') else f'<span class="flag">{part[0]}</span>'), html, flags=re.DOTALL)
+
+
+def with_labels(html: str) -> str:
+    """Return a page in which the cells of wide tables have the names of their columns."""
+    def labelled(table):
+        names = [re.sub('<.*?>', '', name) for name in re.findall(r'<th\b[^>]*>(.*?)</th>', table[0])]
+        if len(names) < 4:
+            return table[0]
+        rows = re.split('(?=<tr>)', table[0].replace('<table>', '<table data-wide>'))
+        return ''.join(with_names(row, names) for row in rows)
+
+    def with_names(row, names):
+        cells = row.split('<td')
+        return cells[0] + ''.join(f'<td data-label="{name}"{cell}' for name, cell in zip(names, cells[1:]))
+
+    return re.sub('<table>.*?</table>', labelled, html, flags=re.DOTALL)
 
 
 def language_of(code: str) -> str:

@@ -24,10 +24,11 @@ from __future__ import annotations
 from common import part_of, read_flags, run_example
 
 from gluon_mgpu import Timer, concise, scratch
-from gluon_mgpu.mxnet_setup.compat import init, npx
+from gluon_mgpu.base.words import counted
+from gluon_mgpu.mxnet_setup.compat import gluon, init, npx
 from gluon_mgpu.networks.loss import cross_entropy
 from gluon_mgpu.networks.resnet import resnet18
-from gluon_mgpu.parallel.data_parallel import data_parallel
+from gluon_mgpu.parallel.step import trained
 from gluon_mgpu.training.parameters import copies, with_grad_req
 
 
@@ -42,7 +43,8 @@ def resnet18_on(devices: list) -> tuple:
     """Return ResNet-18 on the devices, and a function that trains it on one batch."""
     net = resnet18(10)
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices)
-    net, trainer = data_parallel(net, devices, 'sgd', {'learning_rate': 0.1})
+    net.hybridize(static_alloc=True, static_shape=True)
+    trainer = gluon.Trainer(trained(net), 'sgd', {'learning_rate': 0.1})
     return net, lambda X, y: concise.train_batch(X, y, net, cross_entropy, trainer, devices)
 
 
@@ -62,7 +64,7 @@ def train(network, devices: list, batches: list) -> tuple[list, float]:
 
 def compare(name: str, network, devices: list, steps: int, batch_size: int, dataset: str) -> None:
     """Train on one device and on all; print the time to start a step, and how far the parameters differ."""
-    print(f'{name}, {steps} steps of {batch_size} rows')
+    print(f'{name}, {counted(steps, "step")} of {batch_size} rows')
     batches = list(part_of(dataset, batch_size, steps * batch_size, batch_size)[0])
     one, seconds = train(network, devices[:1], batches)
     print(f'  1 device: starting a step takes {1e3 * seconds:.1f} ms')

@@ -29,6 +29,7 @@ from pathlib import Path
 from common import available, part_of, read_flags, run_example
 
 from gluon_mgpu import Timer
+from gluon_mgpu.base.words import counted
 from gluon_mgpu.devices import devices_text, parse_devices
 from gluon_mgpu.mxnet_setup.compat import npx
 from gluon_mgpu.outputs.timeline.draw import draw
@@ -98,7 +99,7 @@ def main(argv: list | None = None) -> None:
         check_profiler(args.devices)
     devices = devices_text(args.devices)
     flags = {name: getattr(args, name) for name in ('batch_size', 'steps', 'dataset', 'out')}
-    print(f'LeNet, {args.steps} steps of {args.batch_size} rows')
+    print(f'LeNet, {counted(args.steps, "step")} of {args.batch_size} rows')
     print('steps in flight  loop ends after  done after  more memory')
     digests = set()
     for limit in LIMITS:

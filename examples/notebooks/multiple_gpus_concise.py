@@ -103,9 +103,10 @@ def evaluate_accuracy_gpus(net, data_iter, split_f=d2l.split_batch):
 #
 # Compare this loop with that of the chapter before. Forward and backward are the same. `allreduce` and the updates are
 # now one line, `trainer.step`: the Trainer sums the gradients over the devices, divides by the batch size, and updates
-# all copies. `hybridize` compiles the network into one graph, so that Python starts a whole pass in one call and the
-# devices do not wait for Python. Each call sets the random seed, so that two calls start from the same weights and
-# differ only in their arguments.
+# all copies. The book passes all parameters. From those without gradients, batch norm's running statistics, the first
+# step would copy the first device's to the others. `hybridize` compiles the network into one graph, so that Python
+# starts a whole pass in one call and the devices do not wait for Python. Each call sets the random seed, so that two
+# calls start from the same weights and differ only in their arguments.
 
 # %%
 def train(num_gpus, batch_size, lr, num_epochs=3):
@@ -115,7 +116,8 @@ def train(num_gpus, batch_size, lr, num_epochs=3):
     devices = [d2l.try_gpu(i) for i in range(num_gpus)]
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices, force_reinit=True)
     net.hybridize(static_alloc=True, static_shape=True)
-    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': lr})
+    params = [param for param in net.collect_params().values() if param.grad_req != 'null']
+    trainer = gluon.Trainer(params, 'sgd', {'learning_rate': lr})
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     timer = d2l.Timer()
     animator = d2l.Animator('epoch', 'test acc', xlim=[1, num_epochs])

@@ -96,8 +96,8 @@ show('alone ', alone[-1].grad)
 # Each device subtracts lr / 8 times the sum from its replica. Equal parameters minus equal updates stay equal.
 
 # %%
-def largest_difference(params, others):
-    return max(float(abs(p.asnumpy() - q.asnumpy()).max()) for p, q in zip(params, others))
+def largest_difference(params, *others):
+    return max(float(abs(p.asnumpy() - q.asnumpy()).max()) for other in others for p, q in zip(params, other))
 
 
 for params in device_params:

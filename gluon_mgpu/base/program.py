@@ -6,11 +6,11 @@ import os
 import re
 import signal
 import sys
-import threading
 import traceback
-from collections.abc import Callable, Iterator
-from typing import Any, TextIO
+from collections.abc import Callable
+from typing import TextIO
 
+from .interrupts import lost_interrupts_sent_again
 from .pictures import quiet_matplotlib
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130  # exit statuses; 130 is what shells use for Ctrl-C
@@ -124,25 +124,6 @@ def run_program(program: str, work: Callable[[], object]) -> int:
         if until_now is signal.SIG_DFL:  # Ctrl-C ends the process without a traceback while MXNet shuts down as well
             signal.signal(signal.SIGINT, until_now)
     return 0
-
-
-@contextlib.contextmanager
-def lost_interrupts_sent_again() -> Iterator[None]:
-    """Interrupt the main thread again after an interrupt within a ``__del__`` in the block, which Python discards."""
-    before = sys.unraisablehook
-
-    def hook(unraisable: Any) -> None:
-        if issubclass(unraisable.exc_type, KeyboardInterrupt):
-            threading.Timer(0.01, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)).start()
-        else:
-            before(unraisable)
-
-    sys.unraisablehook = hook
-    try:
-        yield
-    finally:
-        if sys.unraisablehook is hook:
-            sys.unraisablehook = before
 
 
 def _end(program: str, line: str, status: int) -> int:

@@ -1,10 +1,15 @@
 """Progress bars, and lines above them."""
+from __future__ import annotations
+
 import sys
 import threading
 
 from tqdm import tqdm
+from tqdm.utils import disp_len
 
 from .program import show, warn
+
+BAR = '{desc} |{bar}| {n_fmt}/{total_fmt}'
 
 
 class ProgressBar(tqdm):
@@ -21,6 +26,16 @@ class ProgressBar(tqdm):
         super().display(*args, **options)
         self.fp.write('\r')
 
+    def __str__(self) -> str:
+        """Leave out the last parts of `bar_format`, between commas, that do not fit on the line."""
+        parts, columns = (self.bar_format or '').split(', '), self.format_dict['ncols']
+        while columns and len(parts) > 1 and disp_len(self._formatted(parts, None)) > columns:
+            del parts[-1]
+        return self._formatted(parts, columns)
+
+    def _formatted(self, parts: list[str], columns: int | None) -> str:
+        return self.format_meter(**{**self.format_dict, 'bar_format': ', '.join(parts) or None, 'ncols': columns})
+
 
 ProgressBar.set_lock(threading.RLock())
 
@@ -34,14 +49,13 @@ class Progress:
 
     def begin_epoch(self, text: str, done: int, total: int) -> None:
         """Show `text` and a bar with `done` of `total` batches; `total` is 0 if unknown."""
-        left = ', {remaining} left' if total else ''
         self._bar = ProgressBar(desc=text, initial=done, total=total or None, leave=False, smoothing=0.05,
-                                bar_format=f'{{desc}} |{{bar}}| {{n_fmt}}/{{total_fmt}}{{postfix}}{left}',
-                                shown=not self._quiet, dynamic_ncols=True)
+                                bar_format=BAR, shown=not self._quiet, dynamic_ncols=True)
 
     def advance(self, num_batches: int, loss: float, images_per_second: float) -> None:
         """Count batches that the devices have finished, and show their loss and speed."""
-        self._bar.set_postfix_str(f'loss {loss:.3f}, {images_per_second:,.0f} images/s', refresh=False)
+        left = ', {remaining} left' if self._bar.total else ''
+        self._bar.bar_format = f'{BAR}, loss {loss:.3f}, {images_per_second:,.0f} images/s{left}'
         self._bar.update(num_batches)
 
     def replace_bar(self, text: str) -> None:

@@ -9,6 +9,7 @@ import numpy
 from ..base.arguments import integer
 from ..base.files import SameFolder, is_unfinished
 from ..base.program import JobError, Stopped, reason
+from ..base.words import counted
 from ..training.callback import Callback, epochs_since_best
 from ..training.epoch import DivergenceError
 from ..training.parameters import unchanged_names
@@ -150,5 +151,6 @@ def _place(run: Run) -> str:
     if num_batches := state['num_batches']:
         is_all = num_batches == state['epoch_length']
         return f'in epoch {epochs + 1} after ' + (
-            f'all {num_batches} batches, before the end of evaluation' if is_all else f'{num_batches} batches')
+            f'{"all " * (num_batches > 1)}{counted(num_batches, "batch")}, before the end of evaluation' if is_all else
+            counted(num_batches, 'batch'))
     return f'after epoch {epochs}' if epochs else 'before the first batch'

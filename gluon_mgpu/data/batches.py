@@ -10,6 +10,7 @@ import numpy
 
 from ..base.arguments import integer
 from ..base.program import InputError
+from ..base.words import counted, described
 from ..mxnet_setup.compat import MXNET_MAJOR, empty_with_view, gluon, mx, np
 from .shards import shard_rows
 
@@ -80,8 +81,8 @@ def check_data(data: tuple, batch_size: int, net: Any = None, allgather: Callabl
         shape, lowest, highest = _shape_and_labels(batches, arrays)
         num_classes = 10 if net is None or not shape else num_outputs(net, shape)
         if num_classes is not None and (lowest < 0 or highest >= num_classes):
-            raise ValueError(f'the {name} labels are from {lowest} to {highest}, but the network has {num_classes} '
-                             f'outputs: labels must be from 0 to {num_classes - 1}')
+            raise ValueError(f'the {name} labels are from {lowest} to {highest}, but the network has '
+                             f'{counted(num_classes, "output")}: labels must be from 0 to {num_classes - 1}')
     is_only = isinstance(train_iter, (list, tuple)) and len(train_iter) == 1  # like a last one, it may be smaller
     rows_of_all, are_only = zip(*allgather((_batch_size(train_iter), is_only)))
     rows = None if None in rows_of_all else sum(rows_of_all)
@@ -92,10 +93,20 @@ def check_data(data: tuple, batch_size: int, net: Any = None, allgather: Callabl
     return train_iter, test_iter
 
 
-def check_batches(batches: Any) -> None:
-    """Raise ValueError for what has no batches, and for MXNet's older iterators, whose batches can have rows twice."""
+def check_batches(batches: Any, as_pairs: bool = False) -> None:
+    """Raise ValueError for what has no batches, and for MXNet's older iterators, whose batches can have rows twice.
+
+    If they are used as pairs (X, y), lists of others are refused as well, for example (X, y) itself.
+    """
     if isinstance(batches, (str, dict)) or not (hasattr(batches, '__iter__') or hasattr(batches, '__getitem__')):
         raise ValueError(f'{batches!r} has no batches: pass a list of pairs (X, y), a DataLoader or the like')
+    if isinstance(batches, (numpy.ndarray, mx.nd.NDArray)):
+        raise ValueError(f'{described(batches)} is no list of batches: pass pairs, such as [(X, y)], a DataLoader or '
+                         'the like')
+    for batch in batches if as_pairs and isinstance(batches, (list, tuple)) else ():
+        if not isinstance(batch, (list, tuple)) or len(batch) != 2:
+            raise ValueError(f'the batches have {described(batch)} instead of a pair (X, y): pass a list such as '
+                             '[(X, y)]')
     if isinstance(batches, mx.io.DataIter):
         raise ValueError(f'{type(batches).__name__} yields no pairs (X, y): pass gluon.data.DataLoader('
                          'gluon.data.ArrayDataset(X, y), batch_size) instead')
@@ -118,18 +129,20 @@ def _check_batch(name: str, batch: Any, net: Any, image: tuple) -> None:
     """Raise ValueError for an element of a list that is no (X, y) of numbers, or not for a chapter's own network."""
     is_pair = isinstance(batch, (list, tuple)) and len(batch) == 2
     if not is_pair or not all(isinstance(array, (numpy.ndarray, mx.nd.NDArray)) for array in batch):
-        found = ', '.join(type(array).__name__ for array in batch) if isinstance(batch, (list, tuple)) else ''
-        raise ValueError(f'the {name} data has a {type(batch).__name__} ({found}): each batch must be a pair (X, y) of '
-                         'arrays')
+        raise ValueError(f'the {name} data has {described(batch)} instead of a pair (X, y) of arrays: pass a list such '
+                         'as [(X, y)]')
     if name == 'test' and batch[1].size != len(batch[1]):  # in training, labels may be probabilities
         raise ValueError(f'the test labels have the shape {batch[1].shape}: must be class numbers (n,), with which '
                          'predictions are compared')
-    X = batch[0].as_np_ndarray() if isinstance(batch[0], mx.nd.NDArray) else batch[0]
+    X = batch[0]
+    if isinstance(X, mx.nd.NDArray):  # of a sparse one, the numbers that it has
+        X = X.as_np_ndarray() if X.stype == 'default' else X.data.as_np_ndarray()
     dtype = numpy.dtype(X.dtype)
     if net is None and dtype != 'float32':
         raise ValueError(f"the {name} images are {dtype}: must be float32, such as X.astype('float32')")
-    if net is None and image and X.shape[1:] != image:
-        raise ValueError(f'the {name} images have the shape {X.shape}: must be (n, {", ".join(map(str, image))})')
+    if net is None and image and batch[0].shape[1:] != image:
+        raise ValueError(f'the {name} images have the shape {batch[0].shape}: must be (n, '
+                         f'{", ".join(map(str, image))})')
     if dtype in ('float32', 'float64') and X.size and not numpy.isfinite(float(X.sum())):
         raise ValueError(f'the {name} images contain NaN or infinity: remove these values')
 
@@ -176,7 +189,8 @@ def _check_arrays(images: numpy.ndarray, labels: numpy.ndarray) -> None:
     if not isinstance(labels, numpy.ndarray) or labels.dtype.kind not in 'iu' or labels.ndim != 1:
         raise ValueError(f'labels must be a NumPy array of integers (n,), not {_describe(labels)}')
     if len(images) != len(labels):
-        raise ValueError(f'{len(images)} images and {len(labels)} labels: each image needs one label')
+        raise ValueError(f'{counted(len(images), "image")} and {counted(len(labels), "label")}: each image '
+                         'needs one label')
     if len(labels) and labels.min() < 0:
         raise ValueError(f'label {labels.min()}: must be at least 0')
 

@@ -17,7 +17,7 @@ DATASETS = ('auto', 'fashion-mnist', 'mnist', 'glyphs')
 def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None = None,
               train_size: int | None = None, seed: int = 0, log: Callable[[str], None] = print,
               progress: bool = True, shard: tuple[int, int] = (0, 1),
-              test_size: int | None = None) -> tuple[BatchIterator, BatchIterator]:
+              test_size: int | None = None, name: Callable[[str], str] = str) -> tuple[BatchIterator, BatchIterator]:
     """Return iterators over the training rows (shuffled each epoch) and the test rows (in order) of a dataset.
 
     Raises ValueError for an argument out of range, a damaged file or (`MissingError`) an unavailable dataset.
@@ -37,13 +37,15 @@ def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None 
         Show the progress of downloads on stderr.
     shard : (rank, size)
         Yield only this shard of each batch, for one of several workers.
+    name : callable
+        Maps the name of an argument to the one in error messages, such as that of a flag.
     """
     from .batches import BatchIterator
-    name, (images, labels), (test_images, test_labels) = _load(dataset, data_dir, log, progress)
-    images, labels = _first('the number of training images', train_size, images, labels)
-    test_images, test_labels = _first('the number of test images', test_size, test_images, test_labels)
-    train_iter = BatchIterator(images, labels, batch_size, name, shuffle=True, seed=seed, shard=shard)
-    return train_iter, BatchIterator(test_images, test_labels, batch_size, name, shard=shard)
+    found, (images, labels), (test_images, test_labels) = _load(dataset, data_dir, log, progress)
+    images, labels = _first(name('train_size'), train_size, images, labels)
+    test_images, test_labels = _first(name('test_size'), test_size, test_images, test_labels)
+    train_iter = BatchIterator(images, labels, batch_size, found, shuffle=True, seed=seed, shard=shard)
+    return train_iter, BatchIterator(test_images, test_labels, batch_size, found, shard=shard)
 
 
 def _first(name: str, size: int | None, images, labels) -> tuple:

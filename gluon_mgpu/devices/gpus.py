@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from ..base.flags import Parser
 from ..base.machine import num_cores
-from ..mxnet_setup.installation import BUILDS, installed_builds
+from ..mxnet_setup.installation import BUILDS, installed_versions
 from ..mxnet_setup.runtime import import_mxnet
 from .nvidia_driver import Gpu, ask_driver, dotted, hidden
 
@@ -91,4 +91,5 @@ def _print(_) -> None:
     if not gpus:
         print(f'no GPU: {reason}')
     print(f'cpu:0-{num_cores() - 1}  (cpu:all) one CPU context per core')
-    print(f'MXNet installed: {" and ".join(installed_builds()) or "none"}')
+    builds = map(' '.join, installed_versions().items())
+    print(f'MXNet installed: {" and ".join(builds) or "none"}')

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from ..base.arguments import integer
@@ -77,6 +78,17 @@ def devices_text(devices: Iterable) -> str:
     return ','.join(dict.fromkeys(map(str, devices))).replace('(', ':').replace(')', '')
 
 
+def devices_words(devices: Iterable) -> str:
+    """Return devices, or their names, for a message: 'cpu(0), cpu(1)'; 'cpu(0) to cpu(99)' for more than 8 in a row."""
+    words: list[str] = []
+    # In a row, the number grows with the place in the list
+    numbered = enumerate(map(str, devices))
+    for _, group in groupby(numbered, lambda pair: (pair[1][:3], int(re.sub(r'\D', '', pair[1]) or 0) - pair[0])):
+        names = [name for _, name in group]
+        words += [f'{names[0]} to {names[-1]}'] if len(names) > 8 else names
+    return ', '.join(words)
+
+
 def check_list(devices: Iterable[Context]) -> list[Context]:
     """Return devices as a list; raise ValueError for a single one, for text, and for what has no definite order."""
     found = None if not isinstance(devices, Iterable) or isinstance(devices, (str, Set, Mapping)) else [*devices]
@@ -91,15 +103,21 @@ def check_devices(devices: Sequence[Context]) -> list[Context]:
     devices = check_list(devices)
     if not devices:
         raise ValueError("the list of devices is empty: name at least one, such as 'cpu:0'")
-    for n, device in enumerate(devices):
+    for device in devices:
         if getattr(device, 'device_type', None) not in ('cpu', 'gpu'):
             raise ValueError(f'{device!r} is not a device: use mx.cpu(i) or mx.gpu(i), or parse_devices for text')
         if device.device_id < 0:
             raise ValueError(f'{device} has a negative number: devices are numbered from 0')
-        if device in devices[:n]:
-            raise ValueError(f'{device} is listed twice: list each device once')
+    check_once(devices)
     check_gpus([d.device_id for d in devices if d.device_type == 'gpu'])
     return check_omp_threads(devices)
+
+
+def check_once(devices: Sequence[Context]) -> None:
+    """Raise ValueError if a device is in the list twice: its gradients would be summed wrongly or not at all."""
+    for n, device in enumerate(devices):
+        if device in devices[:n]:
+            raise ValueError(f'[{devices_words(devices)}] lists {device} twice: list each device once')
 
 
 def check_omp_threads(devices: Sequence[Context]) -> list[Context]:

@@ -1,4 +1,4 @@
-"""Files in the program's folder that hide modules of the same name: the remedy, and the end of a program."""
+"""Files in the program's folder that hide modules of the same name, and the remedy."""
 # Imports only what Python itself has imported, because such a file can hide any other module
 from __future__ import annotations
 
@@ -23,20 +23,3 @@ def how_to_unhide(error: BaseException) -> str:
              if os.path.dirname(path) == folder and path.endswith('.py')}
     hiding = [path for path, name in names.items() if name in ('mxnet', 'numpy') or PathFinder.find_spec(name, others)]
     return f'rename {" and ".join(hiding)}, which Python imports instead of the module of that name' if hiding else ''
-
-
-def end_program(kind: type[BaseException], error: BaseException, trace: object) -> None:
-    """Report an import error in one line and exit with status 2; print others with traceback. For `sys.excepthook`."""
-    line = remedy = ''
-    if isinstance(error, (ImportError, SyntaxError)) or (isinstance(error, AttributeError) and 'module' in str(error)):
-        remedy = how_to_unhide(error)
-    if remedy and not isinstance(error, ValueError):  # not MXNetImportError, which has its remedy
-        line = f'{kind.__name__}: {error}: {remedy}'
-    elif isinstance(error, ImportError):
-        from .installation import import_error_line
-        line = import_error_line(error)
-        line = line and f'{line} (python -m gluon_mgpu doctor shows the details)'
-    if not line:
-        return sys.__excepthook__(kind, error, trace)  # type: ignore[arg-type]
-    print(line, file=sys.stderr)
-    raise SystemExit(2)

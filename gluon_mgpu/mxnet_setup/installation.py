@@ -53,12 +53,18 @@ class MXNetImportError(ImportError, ValueError):
 
 def installed_builds() -> list[str]:
     """Return the installed distributions of MXNet, e.g. ``['mxnet-cu112']``; several overwrite each other's files."""
+    return [*installed_versions()]
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the installed distributions of MXNet and their versions, e.g. ``{'mxnet-cu112': '1.9.1'}``."""
     for folder in map(Path, sys.path):
-        names = (path.name.split('-')[0].replace('_', '-') for path in folder.glob('mxnet*.dist-info'))
-        builds = sorted({name for name in names if re.fullmatch(r'mxnet(-(cu\d+)?(mkl|native)?)?', name)})
+        found = [path.name.removesuffix('.dist-info').partition('-') for path in folder.glob('mxnet*.dist-info')]
+        builds = {name.replace('_', '-'): version for name, _, version in sorted(found)}
+        builds = {name: builds[name] for name in builds if re.fullmatch(r'mxnet(-(cu\d+)?(mkl|native)?)?', name)}
         if builds:  # Python imports from the first folder that has it
             return builds
-    return []
+    return {}
 
 
 def package_folder(module: str) -> str | None:

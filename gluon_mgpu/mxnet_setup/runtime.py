@@ -33,6 +33,9 @@ ENVIRONMENT = {
 # (with which Python would wait less for devices that free memory), MXNet crashes more often when memory runs out.
 ALLOCATOR = {'mmap_max': (-4, 0), 'trim_threshold': (-1, 2**31 - 1), 'arena_max': (-8, 1), 'top_pad': (-2, 2**28)}
 
+IMPORT_FAILED = ('the import of MXNet has failed in this process: restart Python, in a notebook the kernel, and import '
+                 'gluon_mgpu first')
+
 
 class Prepared(NamedTuple):
     """Settings that `prepare` changed in this process. Anything missing was set by the user or does not apply here."""
@@ -46,7 +49,8 @@ class Prepared(NamedTuple):
 def prepare() -> Prepared:
     """Prepare this process for MXNet, once. Never fails, but warns if MXNet was imported before."""
     if _mxnet_imported():
-        warnings.warn('MXNet was imported before gluon_mgpu, so CPU contexts may hardly run in parallel: restart '
+        warnings.warn(IMPORT_FAILED if import_had_failed() else
+                      'MXNet was imported before gluon_mgpu, so CPU contexts may hardly run in parallel: restart '
                       'Python and import gluon_mgpu first', stacklevel=3)
         omp_threads()  # cached from here on
         return Prepared({}, False, _supply_names())
@@ -55,6 +59,7 @@ def prepare() -> Prepared:
     os.environ.update(variables)
     _preload_nvidia()
     omp_threads()  # cached from here on
+    import_had_failed()
     names = _supply_names()
     variables.update(instructions.variables())  # after NumPy, whose own OpenBLAS reads the same variable
     os.environ.update(variables)
@@ -80,6 +85,8 @@ def omp_threads() -> int:
 @functools.lru_cache
 def import_mxnet() -> ModuleType:
     """Import MXNet, with the semantics that it has, and return the module; raise MXNetImportError."""
+    if import_had_failed():  # a second import may succeed, with half of the modules
+        raise MXNetImportError(IMPORT_FAILED)
     if problem := installation.obstacle():
         raise MXNetImportError(problem)
     imported_before = _mxnet_imported()
@@ -113,6 +120,12 @@ def _fork_data_loaders(mxnet: ModuleType) -> None:
         fork = multiprocessing.get_context('fork')
         forking = {'Pool': fork.Pool, 'Process': fork.Process, 'get_context': fork.get_context}
         mxnet.gluon.data.dataloader.multiprocessing = SimpleNamespace(**{**vars(multiprocessing), **forking})
+
+
+@functools.lru_cache
+def import_had_failed() -> bool:
+    """Return whether the program had imported MXNet in vain when `prepare` ran, as with NumPy 2."""
+    return _mxnet_imported() and not sys.modules.get('mxnet')
 
 
 def _mxnet_imported() -> bool:

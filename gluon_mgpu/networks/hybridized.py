@@ -1,4 +1,4 @@
-"""Run a function of arrays as one operator, as ``net.hybridize(static_alloc=True, static_shape=True)`` runs a network."""
+"""Functions of arrays as one operator, like a network after ``net.hybridize(static_alloc=True, static_shape=True)``."""
 from __future__ import annotations
 
 import functools
@@ -11,7 +11,7 @@ from ..base.nested import leaves, refill
 from ..mxnet_setup.compat import autograd, cached_op, mx
 from .tracing import trace_function
 
-MAX_OPERATORS = 16  # for the shapes and modes used last: full and last batches, of devices with other shares, evaluation
+MAX_OPERATORS = 16  # those used last, for full and last batches, devices with other shares, training and evaluation
 
 
 class hybridized:  # noqa: N801, a decorator
@@ -36,7 +36,7 @@ class hybridized:  # noqa: N801, a decorator
         if not isinstance(function, types.FunctionType):
             raise ValueError(f'{type(function).__name__} is no function of arrays: call net.hybridize() for a network')
         functools.update_wrapper(self, function)
-        self.function = function
+        self.function: Callable = function
         self._operators: OrderedDict[tuple, Callable] = OrderedDict()
 
     def __call__(self, *args: Any) -> Any:

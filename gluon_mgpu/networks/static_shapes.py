@@ -7,7 +7,7 @@ from typing import Any
 from ..base.nested import leaves
 from ..mxnet_setup.compat import autograd, gluon, npx
 
-MAX_OPERATORS = 16  # for the shapes and modes used last: full and last batches, of devices with other shares, evaluation
+MAX_OPERATORS = 16  # those used last, for full and last batches, devices with other shares, training and evaluation
 
 
 class StaticSequential(gluon.nn.HybridSequential):

@@ -60,6 +60,9 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str], 
     """
     # Call the block with symbols, or on MXNet 2 with arrays while it records; then find its parameters in the graph
     kind, symbols = type(block).__name__, variables_for(args, 'data')
+    if any(layer._forward_hooks or layer._forward_pre_hooks for layer in layers_of(block)):
+        raise ValueError(f'{kind} cannot be traced (it has forward hooks, which its graph would leave out): detach '
+                         'them')
     names = [symbol.name for symbol in leaves(symbols)]
     with explain_errors(kind, block, args):
         if MXNET_MAJOR < 2:
@@ -100,7 +103,7 @@ def trace_deferred(block: Callable, args: Sequence, symbols: Sequence) -> tuple[
     from mxnet import _deferred_compute as deferred
     arrays, variables = [array.detach() for array in leaves(args)], leaves(symbols)
     deferred.set_variable(arrays, variables)
-    with deferred.context():
+    with autograd.pause(train_mode=autograd.is_training()), deferred.context():  # which cannot record
         result = block(*refill(args, iter(arrays)))
     graph = deferred.get_symbol(leaves(result), sym_cls=type(variables[0]))
     deferred.clear(leaves(result))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..base.arguments import integer
-from ..devices.lists import check_list, parse_devices
+from ..devices.lists import check_list, check_once, parse_devices
 from .allreduce import ALGORITHMS, star
 from .split import check_rows, check_shares
 from .workers import Workers
@@ -40,6 +40,7 @@ class Devices(list):
                  shares: Sequence[float] | str | None = None, parts: int = 1,
                  allreduce: Callable | str | None = None, workers: Workers | None = None):
         super().__init__(parse_devices(devices) if isinstance(devices, str) else check_list(devices))
+        check_once(self)
         self.batch_size = None if batch_size is None else integer('batch_size', batch_size, minimum=1)
         self.shares = None if shares is None else check_shares(shares, self)
         self.parts = integer('parts', parts, minimum=1)
@@ -51,8 +52,9 @@ class Devices(list):
     def adapted(self, allreduce: Callable, **changes: Any) -> Devices:
         """Return a copy with other attributes, and with this allreduce if these devices have none of their own."""
         devices = copy.copy(self)
-        vars(devices).update(changes, algorithm=self.algorithm or allreduce)
-        devices.allreduce = devices.workers.extend_allreduce(devices.algorithm)
+        algorithm = self.algorithm or allreduce
+        vars(devices).update(changes, algorithm=algorithm)
+        devices.allreduce = devices.workers.extend_allreduce(algorithm)
         return devices
 
     def divisor(self, X: Any) -> int:
@@ -70,7 +72,7 @@ class Devices(list):
 def as_devices(devices: Sequence, allreduce: Callable = star) -> Devices:
     """Return `Devices` that have an allreduce as they are; return other lists as `Devices` with this one."""
     if not isinstance(devices, Devices):
-        return Devices(devices, allreduce=allreduce)
+        return Devices(check_list(devices), allreduce=allreduce)  # text is no list here
     return devices if devices.algorithm else devices.adapted(allreduce)
 
 

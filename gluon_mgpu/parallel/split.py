@@ -10,6 +10,7 @@ import numpy
 
 from ..base.arguments import positive
 from ..base.nested import leaves, refill
+from ..base.words import counted
 from ..data.shards import shard_rows
 from ..devices.lists import check_devices, check_list, check_omp_threads
 from ..mxnet_setup.compat import Context, empty_with_view, mx
@@ -25,7 +26,7 @@ def split_and_load(data: Any, devices: Sequence[Context], shares: Sequence[float
 
     Parameters
     ----------
-    data : np.ndarray or numpy.ndarray, (n, ...), or nested lists and tuples of such arrays
+    data : np.ndarray or numpy.ndarray, (n, ...), mx.nd's CSRNDArray, or nested lists and tuples of such arrays
     devices : sequence of k mx.Context
     shares : sequence of k numbers above 0, optional
         The speeds of the devices: with ``[3, 1]``, the first gets three rows for each row of the second.
@@ -42,14 +43,14 @@ def split_and_load(data: Any, devices: Sequence[Context], shares: Sequence[float
         check_list(devices)  # raises an error
     k = min(n, len(devices))
     if not devices:
-        raise ValueError(f'cannot split {n} rows over 0 devices: name at least one')
+        raise ValueError(f'cannot split {counted(n, "row")} over 0 devices: name at least one')
     if k > 1 and omp_threads() > 1:
         check_omp_threads(devices)
-    arrays = [_from_numpy(array) if isinstance(array, numpy.ndarray) else array.as_np_ndarray()
-              for array in leaves(data)]
+    arrays = [_from_numpy(array) if isinstance(array, numpy.ndarray) else
+              array if isinstance(array, mx.nd.sparse.CSRNDArray) else array.as_np_ndarray() for array in leaves(data)]
     rows = _rows(n, k, None if shares is None else check_shares(shares, devices)[:k])
     try:
-        shards = [[array[rows[i]].as_in_ctx(device) for array in arrays] for i, device in enumerate(devices[:k])]
+        shards = [[array[rows[i]].as_in_context(device) for array in arrays] for i, device in enumerate(devices[:k])]
     except (mx.MXNetError, TypeError):
         check_devices(devices)  # says which one is missing or no device
         raise
@@ -78,6 +79,9 @@ def check_rows(*batch: Any) -> int:
         if not arrays or not all(isinstance(array, (numpy.ndarray, mx.nd.NDArray)) and array.shape for array in arrays):
             raise ValueError(f'cannot split a {type(data).__name__}: pass an array (n, ...) of mxnet.np or NumPy, or '
                              'lists and tuples of such arrays')
+        if any(isinstance(array, mx.nd.sparse.RowSparseNDArray) for array in arrays):
+            raise ValueError('cannot split a RowSparseNDArray, whose rows MXNet cannot slice: pass '
+                             "array.tostype('default')")
         sizes += map(len, arrays)
     if len({*sizes}) > 1:
         raise ValueError(f'arrays of {", ".join(map(str, sizes))} rows: those of a batch must have the same number')

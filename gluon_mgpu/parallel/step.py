@@ -53,6 +53,8 @@ def backward(net: Callable, ls: list) -> None:
         net.backward(ls)
     elif ls:
         autograd.backward(ls)
+    elif any(param._deferred_init for param in trained(net)):
+        raise ValueError('a batch without rows, before one has given the layers their shapes: leave it out')
 
 
 def trained(net: Any) -> list:
@@ -79,10 +81,11 @@ def gradients(net: Any, devices: list, kinds: Sequence[str] = ('write', 'add')) 
 
 
 def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:
-    """Set the gradients of the devices that got no rows of the batch `X` to zero, in place; does not block.
+    """Set the gradients of the devices that got no rows of the batch `X` to zero, in place.
 
     These are the devices after the first n, if `X` has n rows. Otherwise the sum would contain their gradients of an
-    earlier batch. They get the batch norm statistics of the first device, unless `SyncBatchNorm` has updated all.
+    earlier batch. They get the batch norm statistics of the first device, unless `SyncBatchNorm` has updated all. Waits
+    for all devices if there are such statistics; otherwise does not block.
     """
     num_rows = check_rows(X)
     if not (idle_devices := devices[num_rows:]):
@@ -91,10 +94,11 @@ def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:
         for gradient in gradients(net[num_rows:], idle_devices):
             fill(gradient, 0)
         return
-    if num_rows and not isinstance(net, SyncBatchNorm):
+    statistics = [param for param in net.collect_params().values() if not param._differentiable]
+    if num_rows and statistics and not isinstance(net, SyncBatchNorm):
         npx.waitall()  # under ``hybridize(static_shape=True)``, backward passes write statistics without the engine
-        for param in net.collect_params().values():
-            for device in idle_devices if not param._differentiable else ():
+        for param in statistics:
+            for device in idle_devices:
                 param.data(devices[0]).copyto(param.data(device))
     zero_grad(net, idle_devices)
 
@@ -108,8 +112,8 @@ def zero_grad(net: gluon.Block, devices: list) -> None:
     for gradient in gradients(net, devices, ['write']):
         fill(gradient, 0)
     for param in trained(net):
-        if param._deferred_init:
-            raise ValueError(f'{param.name} gets its shape from the first rows: leave out batches without rows before')
+        if param._deferred_init:  # before the first batch
+            continue
         others = [param.data(device) for device in param.list_ctx() if device not in devices]
         for device in devices:
             param.data(device)._fresh_grad = all(data._fresh_grad for data in others)

@@ -1,4 +1,6 @@
 """The processes that train one network, seen from one of them; `HorovodWorkers` has the same methods for several."""
+from __future__ import annotations
+
 import contextlib
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence

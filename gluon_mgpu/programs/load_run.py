@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ..base.flags import quoted
+from ..base.words import counted
 from ..checkpoints import checkpoint
 from ..checkpoints.run_folder import newest_checkpoint, recorded_steps
 from ..devices import devices_text, parse_devices
@@ -55,15 +56,15 @@ def run_to_load(path) -> tuple[Path, dict]:
         recorded = history.read_bytes().count(b'\n') - 1  # without the header
         if recorded > len(metadata['run']['history']):
             raise checkpoint.CheckpointError(
-                f'{path}: its newest complete checkpoint is {place_of(metadata)}, but history.csv has {recorded} '
-                f'epochs; name {found} if you mean this one, or resume the run')
+                f'{path}: its newest complete checkpoint is {place_of(metadata)}, but history.csv has '
+                f'{counted(recorded, "epoch")}; name {found} if you mean this one, or resume the run')
     return found, metadata
 
 
 def place_of(metadata: dict) -> str:
     """Return how far the run of a checkpoint had come, such as ``'after epoch 3 of 10'``."""
     epochs, batches = len(metadata['run']['history']), metadata['run']['num_batches']
-    place = f'{batches} batches of epoch {epochs + 1}' if batches else f'epoch {epochs}'
+    place = f'{counted(batches, "batch")} of epoch {epochs + 1}' if batches else f'epoch {epochs}'
     return f"after {place} of {metadata['config']['num_epochs']}"
 
 

@@ -127,7 +127,7 @@ def _run(args: argparse.Namespace) -> None:
     batch_size = integer('batch_size', config.get('batch_size'), minimum=1)
     predicted = probabilities(net, test_images, devices, batch_size, shares).argmax(axis=1)
     share = (predicted == labels).mean()
-    print(f'test acc: {share:.4f}', flush=True)
+    print(f'test acc: {share:.4f} on {len(labels):,} test images', flush=True)
     title = (f'{args.run}: {config["chapter"]} on {config["dataset"]}, {share:.1%} of {len(labels):,} test images '
              'correct')
     draw(test_images, labels, predicted, names, out, in_lines(title))

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import inspect
 import os
 import secrets
 from pathlib import Path
@@ -11,11 +10,13 @@ from typing import Any
 
 from ..base.arguments import LARGEST_INTEGER, integer
 from ..base.flags import Parser, quoted
-from ..base.machine import versions
+from ..base.machine import num_cores, versions
 from ..base.program import Stopped, run_program, show, warn
+from ..base.words import counted
 from ..checkpoints.callback import CheckpointCallback
 from ..checkpoints.run_folder import check_free, claim_folder, this_process
 from ..data import load_data
+from ..devices import devices_words
 from ..distributed.launchers import launch_info
 from ..mxnet_setup.runtime import environment
 from ..outputs.onnx_model.writing import check_path
@@ -98,10 +99,14 @@ class Job:
         self.devices = find_devices(settings, self.workers, self.log, lambda name: ALL[name].flag)
         if settings['timeline']:
             check_profiler(self.devices)
+        num_cpus = sum(device.device_type == 'cpu' for device in self.devices)
+        if num_cpus > num_cores():
+            self.log(f'{num_cpus} CPU contexts share {counted(num_cores(), "core")}: more contexts than cores do not '
+                     'train faster')
         self.data = load_data(settings['dataset'], settings['batch_size'], settings['data_dir'], settings['train_size'],
                               settings['seed'], log=warn if on_rank_0 else lambda line: None,
                               progress=on_rank_0 and not settings['quiet'], shard=self.workers.shard,
-                              test_size=settings['test_size'])
+                              test_size=settings['test_size'], name=lambda name: ALL[name].flag)
         # The same limit as in `schedule`, which gets the number of updates after the folder is written
         integer('--num-epochs', settings['num_epochs'], 1, LARGEST_INTEGER // len(self.data[0]))
 
@@ -115,7 +120,7 @@ class Job:
                        'workers': self.workers.size, 'dataset': train_iter.dataset, 'train_size': train_iter.num_rows,
                        'train_digest': train_iter.digest, 'test_digest': test_iter.digest,
                        **versions(), 'environment': environment()}
-        self.heading = f'{self.chapter.network} on {train_iter.dataset}, {", ".join(all_devices)}'
+        self.heading = f'{self.chapter.network} on {train_iter.dataset}, {devices_words(all_devices)}'
 
     def open_folder(self) -> Path:
         """On rank 0, print the first lines; create and lock the run's folder, or use that of the run to resume."""
@@ -123,6 +128,9 @@ class Job:
         train_iter, test_iter = self.data
         self.log(f'{self.heading}{size}\n{train_iter.num_rows} training and {test_iter.num_rows} test images, batches '
                  f'of {self.settings["batch_size"]}, learning rate {self.settings["lr"]:g}')
+        if train_iter.num_rows < self.settings['batch_size']:
+            self.log(f'--batch-size {self.settings["batch_size"]}: every update is divided by it, although a batch has '
+                     f'only {counted(train_iter.num_rows, "image")}')
         before = self.resumed.config if self.resumed else {'run_id': secrets.token_hex(8)}
         self.config |= {'run_id': before.get('run_id'), 'process': this_process(),
                         'out_dir': self.settings['out_dir'] and os.path.abspath(self.settings['out_dir'])}
@@ -162,7 +170,7 @@ class Job:
         arguments = {setting.name: settings.get(setting.name) for setting in arguments_of(self.chapter.name)}
         arguments |= {'num_gpus': len(self.devices), 'devices': self.devices, 'lr': lr, 'data': self.data, 'run': run}
         try:
-            inspect.unwrap(self.chapter.module.train)(**arguments)  # as they are, because they have been checked
+            self.chapter.module.train(**arguments)
         except Stopped as stopped:
             raise self.checkpoints.save_on_stop(run, stopped.signum) from None
         finally:

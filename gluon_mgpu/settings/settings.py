@@ -3,7 +3,7 @@
 To add a setting, declare it here and use it where it acts. From the declaration follow the flag, the argument of
 ``train``, the entry in ``config.json``, the value in a resumed run and the row in ``docs/command-line.md``.
 """
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from ..parallel.devices import Devices
 from ..parallel.split import check_shares
 from ..training.run import Run
 from ..training.schedules import SCHEDULES
-from .chapters import CHAPTERS
+from .chapters import CHAPTERS, Chapter
 
 
 @dataclass(frozen=True)
@@ -171,6 +171,16 @@ FLAGS = (
 ALL = {setting.name: setting for setting in (*SHARED, *ARGUMENTS, *FLAGS)}
 
 
+def check_chapters(chapters: Iterable[Chapter]) -> None:
+    """Raise ValueError if a chapter names a setting that is not declared; otherwise all chapters would have it."""
+    for chapter in chapters:
+        if unknown := [name for name in (*chapter.own, *chapter.defaults) if name not in ALL]:
+            raise ValueError(f'{unknown[0]}: {chapter.name} names this setting, which settings.py does not declare')
+
+
+check_chapters(CHAPTERS.values())
+
+
 def arguments_of(chapter: str) -> list[Setting]:
     """Return the settings of a chapter that its ``train`` takes."""
     return [setting for setting in (*SHARED, *ARGUMENTS) if chapter in setting.chapters]
@@ -230,7 +240,7 @@ def check_together(settings: dict, devices: list, name: Callable[[str], str] = s
     if settings.get('optimizer') == 'adam' and settings.get('momentum'):
         raise ValueError(f'{name("momentum")} {settings["momentum"]}: adam has none; leave it out')
     if settings.get('optimizer') == 'adam' and len({device.device_id for device in devices}) < len(devices):
-        raise ValueError(f'{name("devices")} {devices_text(devices)}: adam counts updates by the number of a device, so '
-                         'these would count together; use other numbers, such as cpu:1 beside gpu:0')
+        raise ValueError(f'{name("devices")} {devices_text(devices)}: adam counts updates by the number of a device, '
+                         'so each needs another one, as gpu:0 and cpu:1')
     if 'dtype' in settings:
         check_dtype(settings['dtype'], devices, name('dtype'))

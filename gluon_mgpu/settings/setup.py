@@ -1,11 +1,10 @@
 """The devices, data and run of a training, from the book's three numbers and the settings."""
 from __future__ import annotations
 
-import functools
 import gc
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from ..data import load_data
 from ..data.batches import check_data
@@ -22,25 +21,16 @@ from .settings import arguments_of, check_settings, check_together
 Function = TypeVar('Function', bound=Callable)
 
 
-def takes_settings(chapter: str) -> Callable[[Function], Function]:
-    """Return a decorator for ``train``: the function gets all settings of a chapter, checked, devices and a run."""
-    # They are in the signature, for help and editors. The command line, which has checked them, calls the bare function
+def with_settings(chapter: str) -> Callable[[Function], Function]:
+    """Return a decorator for ``train`` that only adds a chapter's settings to its signature, for help and editors."""
     def decorate(train: Function) -> Function:
-        @functools.wraps(train)
-        def checked(num_gpus: int | None, batch_size: int, lr: float | Callable, **settings: Any) -> Run:
-            values = check_settings(chapter, {'num_gpus': num_gpus, 'batch_size': batch_size, 'lr': lr, **settings})
-            run = values['run'] = Run(values['num_epochs']) if values['run'] is None else values['run']
-            run.workers.check_equal({name: value for name, value in values.items() if name != 'devices' and isinstance(
-                value, (str, int, float))})
-            values['devices'] = find_devices(values, run.workers)
-            return train(**values)
         signature = inspect.signature(train)
         *given, _ = signature.parameters.values()
         others = [setting for setting in arguments_of(chapter) if setting.name not in signature.parameters]
-        checked.__signature__ = signature.replace(parameters=[*given, *(  # type: ignore[attr-defined]
+        train.__signature__ = signature.replace(parameters=[*given, *(  # type: ignore[attr-defined]
             inspect.Parameter(setting.name, inspect.Parameter.KEYWORD_ONLY, default=setting.default_of(chapter),
                               annotation=setting.annotation) for setting in others)])
-        return cast(Function, checked)
+        return train
     return decorate
 
 
@@ -65,34 +55,50 @@ def find_devices(settings: dict, workers: Workers, log: Callable[[str], None] = 
     return devices
 
 
-class TrainingSetup:
-    """The devices, data, run and settings of one training; `allreduce` is for devices that have no other."""
+def check_arguments(chapter: str, arguments: dict) -> dict:
+    """Return the arguments of a chapter's ``train``, checked, with all defaults, a run and devices."""
+    values = check_settings(chapter, arguments)
+    run = values['run'] = Run(values['num_epochs']) if values['run'] is None else values['run']
+    run.workers.check_equal({name: value for name, value in values.items() if name != 'devices' and isinstance(
+        value, (str, int, float))})
+    values['devices'] = find_devices(values, run.workers)
+    if values.get('net') is not None:
+        _check_net(values['net'], values['dtype'])
+    if values['data'] is not None:
+        shape = () if 'net' in values else (1, 28, 28)  # LeNet fits no other images
+        values['data'] = check_data(values['data'], values['batch_size'], values.get('net'), run.workers.allgather,
+                                    shape)
+    run.check_data(*values['data'] or ())
+    return values
 
-    def __init__(self, batch_size: int, settings: dict, allreduce: Callable = star):
-        self.seed: int = settings['seed']
-        self.run: Run = settings['run']
-        devices = settings['devices']
-        if not isinstance(devices, Devices):
-            devices = Devices(devices, shares=settings['shares'], parts=settings['accumulate'],
-                              allreduce=settings.get('allreduce'))
-        self.devices = devices.adapted(allreduce, batch_size=batch_size, workers=self.run.workers)
-        self.net: Any = settings.get('net')
-        if 'optimizer' in settings:
-            self.dtype, self.sync_batch_norm = settings.get('dtype', 'float32'), settings['sync_batch_norm']
-            self.optimizer: str = settings['optimizer']
-            self.optimizer_params, self.clip_norm = {'wd': settings['weight_decay']}, settings['clip_norm']
-            if self.optimizer != 'adam':
-                self.optimizer_params['momentum'] = settings['momentum']
-        self.data: tuple = (load_data('fashion-mnist', batch_size, seed=self.seed, shard=self.run.workers.shard)
-                            if settings['data'] is None else
-                            check_data(settings['data'], batch_size, self.net, self.run.workers.allgather,
-                                       () if 'net' in settings else (1, 28, 28)))  # LeNet fits no other images
-        self.run.check_data(*self.data)
-        if settings['label_smoothing']:
-            self.data = SmoothedLabels(self.data[0], settings['label_smoothing'], self.net), self.data[1]
-        if self.net is not None:
-            _check_net(self.net, self.dtype)
+
+class TrainingSetup:
+    """The devices, data, run and settings of one training, from the arguments of ``train``, which are checked first.
+
+    `allreduce` is for devices that have no other.
+    """
+
+    def __init__(self, chapter: str, num_gpus: int | None, batch_size: int, lr: float | Callable, settings: dict,
+                 allreduce: Callable = star):
+        values = check_arguments(chapter, {'num_gpus': num_gpus, 'batch_size': batch_size, 'lr': lr, **settings})
         gc.collect()  # free the networks of earlier calls, because Gluon's blocks are in reference cycles
+        self.seed: int = values['seed']
+        self.run: Run = values['run']
+        self.net: Any = values.get('net')
+        devices, workers = values['devices'], self.run.workers
+        if not isinstance(devices, Devices):
+            devices = Devices(devices, shares=values['shares'], parts=values['accumulate'],
+                              allreduce=values.get('allreduce'))
+        self.devices = devices.adapted(allreduce, batch_size=batch_size, workers=workers)
+        self.data: tuple = values['data'] or load_data('fashion-mnist', batch_size, seed=self.seed, shard=workers.shard)
+        if values['label_smoothing']:
+            self.data = SmoothedLabels(self.data[0], values['label_smoothing'], self.net), self.data[1]
+        if 'optimizer' in values:
+            self.dtype, self.sync_batch_norm = values.get('dtype', 'float32'), values['sync_batch_norm']
+            self.optimizer: str = values['optimizer']
+            self.optimizer_params, self.clip_norm = {'wd': values['weight_decay']}, values['clip_norm']
+            if self.optimizer != 'adam':
+                self.optimizer_params['momentum'] = values['momentum']
 
 
 def _check_net(net: gluon.HybridBlock, dtype: str) -> None:

@@ -12,6 +12,7 @@ import numpy
 from ..base.arguments import at_least_0
 from ..base.program import InputError
 from ..base.progress import Progress
+from ..base.words import counted
 from ..data.batches import check_batches
 from ..mxnet_setup.compat import npx
 from ..parallel.workers import Workers
@@ -53,8 +54,8 @@ class _CurrentEpoch:
             raise ValueError(f'the batches of epoch {self.number} were already read: call end_epoch(test_acc) first, '
                              'or join several datasets in one iterable')
         if self.num_batches and self.length and length not in (0, self.length):
-            raise ValueError(f'the run was stopped in an epoch of {self.length} batches, and train_iter has {length}: '
-                             'resume with the same batch size and data')
+            raise ValueError(f'the run was stopped in an epoch of {counted(self.length, "batch")}, and train_iter has '
+                             f'{length}: resume with the same batch size and data')
         if self._workers.size > 1 and getattr(train_iter, 'shard', None) != self._workers.shard:
             raise ValueError(f"rank {self._workers.rank}: train_iter does not yield this worker's shard; load the data "
                              'with shard=workers.shard, or, if it does, set train_iter.shard = workers.shard')

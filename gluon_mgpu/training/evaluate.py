@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy
 
+from ..base.words import counted
 from ..data.batches import check_batches
 from ..devices.lists import check_omp_threads
 from ..mxnet_setup.compat import Context, mx, np, npx
@@ -29,7 +30,8 @@ def count_correct(y_hat, y):
     if has_classes:
         y_hat = np.argmax(scores, axis=1)  # (n, num_classes) -> (n,)
     if y_hat.size != y.size:
-        raise ValueError(f'{y_hat.size} predictions and {y.size} labels: there must be one label for each row')
+        raise ValueError(f'{counted(y_hat.size, "prediction")} and {counted(y.size, "label")}: there must be one '
+                         'label for each row')
     if y.shape != y_hat.shape:  # comparing (n,) with (n, 1) would give (n, n)
         y = y.reshape(y_hat.shape)
     dtype = numpy.result_type(y_hat.dtype, y.dtype, 'int64')  # int64 or float64, which have the values of both
@@ -73,7 +75,7 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
     """
     devices = as_devices(_devices_of(net) if devices is None else devices)
     check_omp_threads(devices)
-    check_batches(data_iter)
+    check_batches(data_iter, as_pairs=True)
     npx.waitall()  # under ``hybridize(static_shape=True)``, backward passes write statistics without the engine
 
     def counts() -> Iterator[tuple[float, int]]:

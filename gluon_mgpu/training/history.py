@@ -4,6 +4,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..base.files import write_atomically
+from ..devices import devices_words
 
 
 class EpochResult(NamedTuple):
@@ -21,7 +22,7 @@ def summary(history: list[EpochResult], devices: list, num_workers: int = 1) -> 
     """Return the summary line, as in D2L's ``train``: ``test acc: 0.84, 2.5 sec/epoch on [gpu(0), gpu(1)]``."""
     seconds = sum(e.seconds for e in history) / len(history)
     workers = f', {num_workers} workers' if num_workers > 1 else ''
-    return f'test acc: {history[-1].test_acc:.2f}, {seconds:.1f} sec/epoch on {devices}{workers}'
+    return f'test acc: {history[-1].test_acc:.2f}, {seconds:.1f} sec/epoch on [{devices_words(devices)}]{workers}'
 
 
 def write_history(history: list[EpochResult], path) -> None:

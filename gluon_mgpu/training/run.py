@@ -16,8 +16,11 @@ from typing import Any
 
 from ..base.arguments import integer
 from ..base.files import SameFolder
-from ..base.program import Stopped, lost_interrupts_sent_again
+from ..base.interrupts import lost_interrupts_sent_again
+from ..base.program import Stopped
 from ..base.progress import Progress
+from ..base.words import counted
+from ..data.batches import check_batches
 from ..parallel.workers import Workers, checksum
 from .callback import Callback, callback_list
 from .epoch import DivergenceError, _CurrentEpoch, check_num_epochs
@@ -76,7 +79,7 @@ class Run:
         self._closed, self._broadcast_pending = False, self.workers.size > 1
 
     def __repr__(self) -> str:
-        return f'<Run: {len(self.history)} of {self.num_epochs} epochs>'
+        return f'<Run: {len(self.history)} of {counted(self.num_epochs, "epoch")}>'
 
     def epochs(self, net: Any, trainer: Any = None, seed: int | None = None,
                lr: float | Callable[[int], float] | None = None) -> Iterator[int]:
@@ -124,6 +127,7 @@ class Run:
         """Raise ValueError if this run has ended, `data` is empty, or it can be read only once, for several epochs."""
         self._check_open()
         for batches in data:
+            check_batches(batches, as_pairs=True)
             if not length_hint(batches, 1):  # len() fails for a DataLoader whose sampler has no length
                 raise ValueError(f'{batches!r} has no batches: pass at least one, for training and for testing')
             if isinstance(batches, Iterator) and self.num_epochs > 1:
@@ -228,7 +232,8 @@ class Run:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ValueError(f'this Run ended after {len(self.history)} of {self.num_epochs} epochs: create a new Run')
+            raise ValueError(f'this Run ended after {len(self.history)} of '
+                             f'{counted(self.num_epochs, "epoch")}: create a new Run')
 
     def _call(self, method: str) -> None:
         for callback in self.callbacks:

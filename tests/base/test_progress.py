@@ -1,4 +1,4 @@
-"""The progress bar as text on a terminal of 80 or 120 columns. It starts no process."""
+"""The progress bar as text on a terminal of 20 to 120 columns. It starts no process."""
 import fcntl
 import os
 import struct
@@ -100,6 +100,29 @@ def test_a_bar_fits_on_one_line(columns, shown):
     terminal.stream.write('^C')
     progress.close()
     assert terminal.screen() == ['a line']
+
+
+@pytest.mark.parametrize(('columns', 'expected', 'text'), [
+    (62, 'epoch 10/10 || 135/235, loss 2.303, 7,425 images/s', 'epoch 10/10: trained in 8.1 s, evaluating'),
+    (40, 'epoch 10/10 || 135/235', 'epoch 10/10: trained in 8.1 s'),
+    (50, 'epoch 10/10 || 135/235, loss 2.303', 'epoch 10/10: trained in 8.1 s, evaluating')])
+def test_a_narrow_terminal(columns, expected, text, shown):
+    """Parts that do not fit are left out, not cut."""
+    progress, terminal = shown(columns)
+    progress.begin_epoch('epoch 10/10', done=35, total=235)
+    terminal.now += 4
+    progress.advance(100, loss=2.3026, images_per_second=7425.4)
+    line, = terminal.screen()
+    assert without_bar(line)[0] == expected and columns - 1 <= len(line) <= columns
+    progress.replace_bar('epoch 10/10: trained in 8.1 s, evaluating')
+    assert terminal.screen() == [text]
+
+
+def test_a_terminal_narrower_than_a_bar(shown):
+    progress, terminal = shown(20)
+    progress.begin_epoch('epoch 10/10', done=35, total=235)
+    progress.replace_bar('epoch 10/10: trained in 8.1 s, evaluating')
+    assert len(terminal.screen()) == 1
 
 
 def test_a_bar_of_unknown_length(shown):

@@ -3,7 +3,7 @@ import numpy
 
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, np, npx
 from gluon_mgpu.parallel.split import split_and_load
-from gluon_mgpu.parallel.trainer import trainable
+from trainers import trainable
 from gluon_mgpu.training.parameters import copies
 
 OPTIMIZERS = {'sgd': ('sgd', {'learning_rate': 0.1}),

@@ -15,7 +15,7 @@ from gluon_mgpu.checkpoints.checkpoint import CheckpointError
 from gluon_mgpu.mxnet_setup.compat import gluon, init, np, npx
 from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.networks.resnet import resnet18
-from gluon_mgpu.parallel.trainer import trainable
+from trainers import trainable
 from gluon_mgpu.training.parameters import by_name, copies
 
 

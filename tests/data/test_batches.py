@@ -201,7 +201,7 @@ def test_another_batch_size_than_that_of_the_data(train_iter, rows):
 @pytest.mark.parametrize('batch', [(np.zeros((2, 1)), [0, 0]), (np.zeros(2), np.zeros(2), np.zeros(2)), np.zeros(2)])
 def test_batches_that_are_no_pairs_of_arrays(batch):
     for data in (([batch], []), ([], [batch])):
-        with pytest.raises(ValueError, match=r'data has a \w+ \(.*\): each batch must be a pair \(X, y\) of arrays$'):
+        with pytest.raises(ValueError, match=r'data has \w+ \(.*\) instead of a pair \(X, y\) of arrays: pass a'):
             check_data(data, 2)
 
 

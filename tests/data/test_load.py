@@ -169,9 +169,9 @@ def test_batch_size(data_dir, size):
 @pytest.mark.parametrize('size', [0, -1, 101, 2.0])
 def test_train_size(data_dir, size):
     message = error_of('mnist', 32, data_dir=data_dir, train_size=size)
-    assert message == f'the number of training images {size!r}: must be an integer from 1 to 100'
+    assert message == f'train_size {size!r}: must be an integer from 1 to 100'
     message = error_of('mnist', 32, data_dir=data_dir, test_size=size)
-    assert message.startswith(f'the number of test images {size!r}: must be an integer from 1 to ')
+    assert message.startswith(f'test_size {size!r}: must be an integer from 1 to ')
 
 
 def test_seed(data_dir):

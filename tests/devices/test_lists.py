@@ -15,6 +15,7 @@ from gluon_mgpu.devices import (
     check_devices,
     devices_from,
     devices_text,
+    devices_words,
     lists as module,
     parse_devices,
     try_all_gpus,
@@ -70,6 +71,14 @@ def test_devices_as_text():
     assert devices_text([mx.cpu(0), mx.gpu(1)]) == 'cpu:0,gpu:1'
     assert devices_text(['cpu(0)', 'cpu(0)', 'cpu(2)']) == 'cpu:0,cpu:2'  # names of a run with two workers
     assert parse_devices(devices_text([mx.cpu(2), mx.cpu(0)])) == [mx.cpu(2), mx.cpu(0)]
+
+
+def test_many_devices_in_words():
+    assert devices_words([mx.cpu(0), mx.gpu(1)]) == 'cpu(0), gpu(1)'
+    assert devices_words([f'cpu({i})' for i in range(100)]) == 'cpu(0) to cpu(99)'
+    assert devices_words([mx.gpu(0), *map(mx.cpu, range(3, 12)), mx.cpu(0), 'cpu(0)']) == (
+        'gpu(0), cpu(3) to cpu(11), cpu(0), cpu(0)')
+    assert devices_words([mx.cpu(0), None, 'x']) == 'cpu(0), None, x'
 
 
 # Lists as text
@@ -135,11 +144,14 @@ def test_negative_number():
 
 
 @pytest.mark.parametrize(('text', 'twice'), [
-    ('cpu:0,cpu:0', 'cpu(0)'), ('cpu:0-2,cpu:1', 'cpu(1)'), ('gpu:1,cpu:1,gpu:1', 'gpu(1)'),
-    ('gpu:all,gpu:1', 'gpu(1)')])
+    ('cpu:0,cpu:0', '[cpu(0), cpu(0)] lists cpu(0)'),
+    ('cpu:0-2,cpu:1', '[cpu(0), cpu(1), cpu(2), cpu(1)] lists cpu(1)'),
+    ('gpu:1,cpu:1,gpu:1', '[gpu(1), cpu(1), gpu(1)] lists gpu(1)'),
+    ('gpu:all,gpu:1', '[gpu(0), gpu(1), gpu(1)] lists gpu(1)'),
+    ('cpu:0-99,cpu:7', '[cpu(0) to cpu(99), cpu(7)] lists cpu(7)')])
 def test_duplicates(machine, text, twice):
     machine(V100, V100)
-    assert error_of(parse_devices, text) == f'{twice} is listed twice: list each device once'
+    assert error_of(parse_devices, text) == f'{twice} twice: list each device once'
 
 
 def test_several_omp_threads_on_several_cpu_contexts(machine, monkeypatch):

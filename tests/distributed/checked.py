@@ -11,7 +11,7 @@ from gluon_mgpu import concise, scratch
 from gluon_mgpu.mxnet_setup.compat import gluon
 from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
-from gluon_mgpu.parallel.step import trained
+from trainers import trainable
 
 
 def make(devices, workers):
@@ -33,7 +33,7 @@ def wrong(state, X, y, devices):
 def make_synchronized(devices, workers):
     net = small_net()
     net.initialize(ctx=devices)
-    trainer = workers.trainer(trained(net), 'sgd', {'learning_rate': LR})
+    trainer = workers.trainer(trainable(net), 'sgd', {'learning_rate': LR})
     return SimpleNamespace(net=SyncBatchNorm(net, workers), trainer=trainer, workers=workers)
 
 

@@ -11,7 +11,7 @@ from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
-from gluon_mgpu.parallel.trainer import trainable
+from trainers import trainable
 from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.parameters import by_name
 

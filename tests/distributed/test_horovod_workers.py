@@ -10,7 +10,7 @@ from gluon_mgpu.distributed import horovod_workers, launchers
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
 from gluon_mgpu.distributed.launchers import LaunchInfo
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, gluon, mx, np
-from gluon_mgpu.parallel.trainer import trainable
+from trainers import trainable
 
 pytestmark = pytest.mark.usefixtures('no_launcher')
 

@@ -33,7 +33,8 @@ def test_a_file_that_hides_a_module_from_a_program(site, name, module, tmp_path)
 def test_other_errors_beside_a_file_that_hides_a_module(site, tmp_path):
     """Only an error of an import or a missing name can come from it."""
     (tmp_path / 'code.py').write_text('def make(devices):\n    return {}[1]\n')
-    (tmp_path / 'mine.py').write_text('import sys\nimport code\nfrom gluon_mgpu.mxnet_setup.hidden import end_program\n'
+    (tmp_path / 'mine.py').write_text('import sys\nimport code\n'
+                                      'from gluon_mgpu.mxnet_setup.import_errors import end_program\n'
                                       'sys.excepthook = end_program\ncode.make([])\n')
     result = site('mine.py')
     assert result.stderr.endswith('\nKeyError: 1\n') and 'rename' not in result.stderr

@@ -12,7 +12,7 @@ from fake_packages import CAUGHT, REPO
 from slow import slow
 
 from gluon_mgpu.__main__ import PROGRAMS
-from gluon_mgpu.mxnet_setup import hidden, installation
+from gluon_mgpu.mxnet_setup import import_errors, installation
 
 LOAD = 'from gluon_mgpu.mxnet_setup import runtime; runtime.import_mxnet()'
 CPU, CU112 = ('pip install . && pip install --no-deps mxnet==1.9.1 in the folder ',
@@ -141,10 +141,26 @@ def test_after_a_failed_import_python_must_be_restarted(site, tmp_path):
     (tmp_path / 'mxnet').mkdir()
     (tmp_path / 'mxnet/__init__.py').write_text('from . import part; raise ValueError("no numpy.bool")')
     (tmp_path / 'mxnet/part.py').touch()
-    result = site('-W', 'ignore', '-c', AGAIN, mxnet=None)
-    assert result.stdout == ('MXNet cannot be imported again after a failed import (ValueError: no numpy.bool): '
-                             'restart Python and import gluon_mgpu first\n'), result.stderr
-    assert 'MXNet was imported before gluon_mgpu' in site('-c', AGAIN, mxnet=None, numpy=None, dists=()).stderr
+    line = ('the import of MXNet has failed in this process: restart Python, in a notebook the kernel, and import '
+            'gluon_mgpu first\n')
+    result = site('-c', AGAIN, mxnet=None)
+    assert result.stdout == line and f'UserWarning: {line}' in result.stderr
+    assert 'CPU contexts' not in result.stderr
+    (tmp_path / 'mxnet/__init__.py').write_text('from . import part')
+    again = AGAIN.replace('    import mxnet\n', '    import mxnet\n    del sys.modules["mxnet"]; raise ValueError\n')
+    second = site('-W', 'ignore', '-c', again, mxnet=None, numpy=None, dists=())  # those of the first call are there
+    assert second.stdout == line, second.stderr  # also if the second import would succeed
+
+
+def test_a_second_import_after_one_that_failed(site, tmp_path):
+    (tmp_path / 'mxnet').mkdir()
+    (tmp_path / 'mxnet/__init__.py').write_text('from . import part; raise ValueError("no numpy.bool")')
+    (tmp_path / 'mxnet/part.py').touch()
+    result = site('-c', f'{CAUGHT}{CAUGHT}', mxnet=None)
+    first, second = result.stdout.splitlines()
+    assert first.startswith('MXNet cannot be imported (ValueError: no numpy.bool): pip uninstall')
+    assert second == ('MXNet cannot be imported again after a failed import (ValueError: no numpy.bool): restart '
+                      'Python and import gluon_mgpu first')
 
 
 @pytest.mark.parametrize(('module', 'fakes', 'line'), [
@@ -180,7 +196,7 @@ def test_other_import_errors_keep_their_traceback(error, monkeypatch, tmp_path):
     seen = []
     monkeypatch.setattr(sys, 'path', [str(tmp_path), *sys.path])  # the folder of the program, here not that of tests
     monkeypatch.setattr(sys, '__excepthook__', lambda *args: seen.append(args))
-    hidden.end_program(type(error), error, None)
+    import_errors.end_program(type(error), error, None)
     assert seen == [(type(error), error, None)]
 
 

@@ -1,13 +1,13 @@
-"""Networks as other people write them train as in plain Gluon: hybridized, and with batch norm over all devices."""
+"""Networks as other people write them train with batch norm over all devices as in plain Gluon on one."""
 import numpy
 import pytest
+from trainers import trainable
 
 from gluon_mgpu import concise
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np, npx
-from gluon_mgpu.networks.hybridize.block import HybridizedBlock, hybridized
+from gluon_mgpu.networks.hybridized import hybridized
 from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
-from gluon_mgpu.parallel.trainer import trainable
 from gluon_mgpu.training.parameters import by_name
 from gluon_mgpu.training.run import Run
 
@@ -142,12 +142,11 @@ def compare(found, expected):
 
 @pytest.mark.parametrize('name', NETWORKS)
 def test_a_step_equals_plain_gluon(name, device_list, seed):
-    """Hybridized on one device; with synchronized batch norm on one and three devices."""
+    """On one device and on three."""
     X = numpy.random.default_rng(seed).normal(size=(7, 2, 6, 6))
     expected = step(make(NETWORKS[name], device_list(1), seed), lambda net: net, X, device_list(1))
-    for wrap, k in ((hybridized, 1), (lambda net: HybridizedBlock(net), 1), (SyncBatchNorm, 1),
-                    (SyncBatchNorm, 3)):
-        compare(step(make(NETWORKS[name], device_list(k), seed), wrap, X, device_list(k)), expected)
+    for k in (1, 3):
+        compare(step(make(NETWORKS[name], device_list(k), seed), SyncBatchNorm, X, device_list(k)), expected)
 
 
 class Beside(HybridBlock):
@@ -170,9 +169,9 @@ def test_a_branch_beside_the_first_batch_norm(branch, frozen, device_list, seed)
     X = numpy.random.default_rng(seed).normal(size=(7, 2, 6, 6))
     expected = step(make(layers, device_list(1), seed, frozen), lambda net: net, X,
                     device_list(1), input_gradient=False)
-    for wrap, k in ((hybridized, 1), (SyncBatchNorm, 1), (SyncBatchNorm, 3)):
+    for k in (1, 3):
         net = make(layers, device_list(k), seed, frozen)
-        compare(step(net, wrap, X, device_list(k), input_gradient=False), expected)
+        compare(step(net, SyncBatchNorm, X, device_list(k), input_gradient=False), expected)
 
 
 @pytest.mark.parametrize('sync_batch_norm', [False, True])
@@ -194,36 +193,31 @@ def test_transposed_convolutions_in_float32(sync_batch_norm, device_list, seed):
 
 
 def test_a_branch_for_training(devices):
-    class ByMode(HybridBlock):
-        def forward(self, X):
-            return X * 2 if autograd.is_training() else X
-
+    @hybridized
     def by_mode(X):
         return X * 2 if autograd.is_training() else X
 
     X = np.ones(1, ctx=devices[0])
     X.attach_grad()
-    for fast in (hybridized(ByMode()), hybridized(by_mode)):
-        for _ in range(2):
-            assert fast(X).item() == 1
-            with autograd.record():
-                Y = fast(X)
-            Y.backward()
-            assert (Y.item(), X.grad.item()) == (2, 2)
-            with autograd.record(train_mode=False):
-                assert fast(X).item() == 1
-            with autograd.train_mode():
-                assert fast(X).item() == 2
+    for _ in range(2):
+        assert by_mode(X).item() == 1
+        with autograd.record():
+            Y = by_mode(X)
+        Y.backward()
+        assert (Y.item(), X.grad.item()) == (2, 2)
+        with autograd.record(train_mode=False):
+            assert by_mode(X).item() == 1
+        with autograd.train_mode():
+            assert by_mode(X).item() == 2
 
 
-@pytest.mark.parametrize('wrap', [hybridized, lambda net: HybridizedBlock(net), SyncBatchNorm])
-def test_a_dense_layer_of_which_only_the_bias_is_trained(wrap, device_list, seed):
+def test_a_dense_layer_of_which_only_the_bias_is_trained(device_list, seed):
     """Plain MXNet leaves the gradient of the bias as it was in memory; ours is the true one."""
     devices = device_list(1)
     X, layers = numpy.random.default_rng(seed).normal(size=(5, 2, 6, 6)), lambda: [stem(), nn.BatchNorm(), nn.Dense(3)]
     expected = step(make(layers, devices, seed), lambda net: net, X, devices)
     del expected['gradient of 2.weight']
-    compare(step(make(layers, devices, seed, frozen=['2.weight']), wrap, X, devices), expected)
+    compare(step(make(layers, devices, seed, frozen=['2.weight']), SyncBatchNorm, X, devices), expected)
 
 
 def test_a_function_with_a_frozen_weight(devices):
@@ -255,15 +249,15 @@ def test_autorec(devices, seed):
     net = AutoRec()
     net.initialize(init.Normal(1), ctx=devices)
     X = np.array(numpy.random.default_rng(seed).integers(0, 2, (4, 5)), dtype='float32', ctx=devices[1])
-    fast, gradients = hybridized(net), []
-    for call in (net, fast):
+    synchronized, gradients = SyncBatchNorm(net), []
+    for forward in (net, lambda X: synchronized.forward([X])[0]):
         with autograd.record():
-            Y = call(X)
-        Y.backward()
+            Y = forward(X)
+        (Y if forward is net else synchronized).backward(*[] if forward is net else [[Y]])
         gradients.append([Y.asnumpy(), *(param.grad(devices[1]).asnumpy() for param in trainable(net))])
     for expected, found in zip(*gradients):
         numpy.testing.assert_allclose(found, expected, rtol=1e-5)  # float32
-    assert abs(fast(X) - net(X)).max() < 1e-6
+    assert abs(synchronized(X) - net(X)).max() < 1e-6
 
 
 @hybridized
@@ -309,19 +303,14 @@ def test_names_that_are_not_ascii(devices):
     net = sequential(nn.Dense(3, in_units=2, prefix='größe_'), nn.BatchNorm(in_channels=3, prefix='統計_'))
     net.initialize(init.Normal(1), ctx=devices)
     X = np.array([[1, 2], [3, 5]], ctx=devices[0])
-    fast, synchronized = hybridized(net), SyncBatchNorm(net)
     with autograd.record():
-        expected = net(X)
-        for Y in (fast(X), *synchronized.forward([X])):
-            assert abs(Y - expected).max() < 1e-5  # float32
-    assert fast.gradients_can_move  # it runs as one operator
+        expected, [Y] = net(X), SyncBatchNorm(net).forward([X])
+    assert abs(Y - expected).max() < 1e-5  # float32
 
 
 @pytest.mark.skipif(MXNET_MAJOR >= 2, reason='other messages')
 @pytest.mark.filterwarnings('ignore:.*unregistered container')
-@pytest.mark.parametrize('call', [lambda net, X: hybridized(net)(X), lambda net, X: SyncBatchNorm(net).forward([X])],
-                         ids=['hybridized', 'SyncBatchNorm'])
-def test_what_cannot_be_traced_is_refused_in_one_line(call, devices):
+def test_what_cannot_be_traced_is_refused_in_one_line(devices):
     class PlainList(HybridBlock):
         def __init__(self):
             super().__init__()
@@ -343,34 +332,8 @@ def test_what_cannot_be_traced_is_refused_in_one_line(call, devices):
                          (Recurrent(), r'^Recurrent cannot be traced \(Error in operator')):
         net.initialize(ctx=devices)
         with autograd.record(), pytest.raises(ValueError, match=message) as error:
-            call(net, np.ones((5, 2, 2), ctx=devices[0]))
+            SyncBatchNorm(net).forward([np.ones((5, 2, 2), ctx=devices[0])])
         assert len(str(error.value).splitlines()) == 1
-
-
-class Recurrent(HybridBlock):
-    """Gets its states, and returns one output."""
-
-    def __init__(self):
-        super().__init__()
-        self.rnn = gluon.rnn.LSTM(4, input_size=3)
-
-    def forward(self, X, *states):
-        return self.rnn(X, list(states))[0]
-
-
-@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 traces it with arrays')
-def test_a_recurrent_layer_with_given_states(devices, seed):
-    net = Recurrent()
-    net.initialize(init.Normal(1), ctx=devices)
-    X = np.array(numpy.random.default_rng(seed).normal(size=(5, 2, 3)), dtype='float32', ctx=devices[1])
-    states, gradients = [np.zeros((1, 2, 4), ctx=devices[1]) for _ in 'hc'], []
-    for call in (net, hybridized(net)):
-        with autograd.record():
-            Y = call(X, *states)
-        Y.backward()
-        gradients.append([Y.asnumpy(), *(param.grad(devices[1]).asnumpy() for param in trainable(net))])
-    for expected, found in zip(*gradients):
-        numpy.testing.assert_allclose(found, expected, rtol=1e-5)  # float32
 
 
 def layer(block, shape=(2, 3, 8, 8)):

@@ -7,7 +7,6 @@ from gluon_mgpu import concise
 from gluon_mgpu.mxnet_setup import instructions
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, mx, np, npx
 from gluon_mgpu.networks import precision
-from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.networks.precision import Cast, check_dtype, conv2d
 from gluon_mgpu.networks.resnet import Residual
 
@@ -64,7 +63,7 @@ def train(dtype, X, y, steps=8):
     net.initialize(init=init.Xavier())
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1})
-    net = hybridized(net)
+    net.hybridize()
     losses = []
     for _ in range(steps):
         with autograd.record():
@@ -94,10 +93,11 @@ def test_bfloat16_trains_as_float32_does():
 
 @needs_bfloat16
 def test_convolutions_without_bias():
-    conv = hybridized(gluon.nn.HybridSequential())
-    conv.block.add(precision.Cast('bfloat16'), precision.conv2d(2, kernel_size=1, use_bias=False, dtype='bfloat16'),
-                   precision.Cast('float32'))
-    conv.block.initialize(init=mx.init.One())
+    conv = gluon.nn.HybridSequential()
+    conv.add(precision.Cast('bfloat16'), precision.conv2d(2, kernel_size=1, use_bias=False, dtype='bfloat16'),
+             precision.Cast('float32'))
+    conv.initialize(init=mx.init.One())
+    conv.hybridize()
     assert (conv(np.ones((1, 3, 2, 2))).asnumpy() == 3).all()
 
 

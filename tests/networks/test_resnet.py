@@ -4,7 +4,6 @@ import copy
 import pytest
 
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, np
-from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.networks.resnet import Residual, in_float32, resnet18
 
 
@@ -74,7 +73,7 @@ def test_hybridized_is_the_same(devices):
 
 
 def test_networks_in_float32_stay():
-    for net in (resnet18(10), hybridized(resnet18(10)), gluon.nn.Dense(3)):
+    for net in (resnet18(10), gluon.nn.Dense(3)):
         assert in_float32(net) is net
 
 
@@ -105,7 +104,7 @@ def test_a_copy_of_a_block_has_its_own_attributes(copied):
     assert abs(other(X) - 2 * sigmoid).max() < 1e-6 and (blk(X) == 2).all()
 
 
-@pytest.mark.parametrize('make_fast', [lambda net: net, hybridized, hybridize_in_place])
+@pytest.mark.parametrize('make_fast', [lambda net: net, hybridize_in_place])
 @pytest.mark.parametrize(('cls', 'factor'), [(Plain, 1), (Twice, 2), (Thrice, 3)])
 def test_residual_can_be_subclassed(devices, cls, factor, make_fast):
     """Alone or as a layer of a network, normally or hybridized."""

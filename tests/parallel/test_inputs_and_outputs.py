@@ -1,20 +1,18 @@
-"""Networks with several inputs or outputs, and of ``mx.nd``, hybridized and with synchronized batch norm."""
+"""Networks with several inputs or outputs, and of ``mx.nd``, with synchronized batch norm."""
 import numpy
 import pytest
 from slow import slow
 from threads import Threads, without_rows
+from trainers import trainable
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.base.nested import leaves
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np, npx
-from gluon_mgpu.networks.hybridize.block import HybridizedBlock, hybridized
 from gluon_mgpu.networks.loss import cross_entropy
 from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.parallel import step
-from gluon_mgpu.parallel.data_parallel import data_parallel
 from gluon_mgpu.parallel.split import split_and_load, split_batch
 from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
-from gluon_mgpu.parallel.trainer import trainable
 from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 from gluon_mgpu.training.parameters import by_name
 from gluon_mgpu.training.run import Run
@@ -114,9 +112,6 @@ def steps(network, shapes, wrap, devices, array=np.array, losses_of=slice(None))
     return found
 
 
-WAYS = [(hybridized, 1), (lambda net: HybridizedBlock(net), 1), (SyncBatchNorm, 1), (SyncBatchNorm, 3)]
-
-
 def compare(found, expected):
     assert len(found) == len(expected)
     for array, reference in zip(found, expected):
@@ -128,8 +123,8 @@ def compare(found, expected):
 @pytest.mark.parametrize('name', NETWORKS)
 def test_steps_equal_plain_gluon(name, losses_of, device_list):
     expected = steps(*NETWORKS[name], lambda net: net, device_list(1), losses_of=losses_of)
-    for wrap, k in WAYS:
-        compare(steps(*NETWORKS[name], wrap, device_list(k), losses_of=losses_of), expected)
+    for k in (1, 3):
+        compare(steps(*NETWORKS[name], SyncBatchNorm, device_list(k), losses_of=losses_of), expected)
 
 
 @of_mxnet_1
@@ -137,24 +132,12 @@ def test_steps_equal_plain_gluon(name, losses_of, device_list):
 def test_networks_of_mx_nd(name, device_list):
     with semantics_of(mx.nd.ones(1)):  # as after npx.reset_np()
         expected = steps(*LEGACY[name], lambda net: net, device_list(1), mx.nd.array)
-        for wrap, k in WAYS:
-            compare(steps(*LEGACY[name], wrap, device_list(k), mx.nd.array), expected)
+        for k in (1, 3):
+            compare(steps(*LEGACY[name], SyncBatchNorm, device_list(k), mx.nd.array), expected)
 
 
 @of_mxnet_1
-def test_static_memory_for_layers_of_mx_nd(devices):
-    with semantics_of(mx.nd.ones(1)):
-        fast = hybridized(make(*LEGACY['layers'], devices, mx.nd.array))
-        fast(mx.nd.ones((2, 2, 8, 8), dtype='float64', ctx=devices[0]))
-        assert all(graph.is_static for graph in fast._graphs.graphs.values())
-
-
-@of_mxnet_1
-@pytest.mark.parametrize('call', [
-    lambda net, X: hybridized(net)(X), lambda net, X: SyncBatchNorm(net).forward([X]),
-    lambda net, X: concise.train(1, 2, 0.1, net=net, data=([(X, np.zeros(2))],) * 2, run=Run(1, quiet=True),
-                                 devices=[X.ctx])], ids=['hybridized', 'SyncBatchNorm', 'train'])
-def test_networks_and_arrays_that_do_not_fit(call, devices):
+def test_networks_and_arrays_that_do_not_fit(devices):
     """One line, with a remedy that the user has."""
     synchronized = nn.HybridSequential()
     synchronized.add(nn.Conv2D(4, 3), gluon.contrib.nn.SyncBatchNorm(num_devices=1), nn.Dense(3))
@@ -164,7 +147,7 @@ def test_networks_and_arrays_that_do_not_fit(call, devices):
                                         r'nn.BatchNorm inside SyncBatchNorm\(net\)$')):
         net.initialize(ctx=devices)
         with autograd.record(), pytest.raises(ValueError, match=message):
-            call(net, np.ones((2, 2, 8, 8), ctx=devices[0]))
+            SyncBatchNorm(net).forward([np.ones((2, 2, 8, 8), ctx=devices[0])])
 
 
 @of_mxnet_1
@@ -205,10 +188,8 @@ class OptionalInputs(HybridBlock):
         return Y if mask is None else Y * mask
 
 
-@pytest.mark.parametrize('way', [hybridized, lambda net: data_parallel(net, net.dense.weight.list_ctx(), 'sgd', {})[0],
-                                 SyncBatchNorm], ids=['hybridized', 'data_parallel', 'SyncBatchNorm'])
 @pytest.mark.parametrize('kind', [list, tuple])
-def test_lists_as_arguments_and_none(way, kind, device_list):
+def test_lists_as_arguments_and_none(kind, device_list):
     """Steps with a mask and with None, in turns, equal those of plain Gluon."""
     def gradients(wrap, devices):
         net, rng, found = OptionalInputs(), numpy.random.default_rng(1), []
@@ -230,8 +211,8 @@ def test_lists_as_arguments_and_none(way, kind, device_list):
             found.append(fast((X.as_in_ctx(devices[0]), b.as_in_ctx(devices[0])), None).asnumpy())
         return found
 
-    for k in (1, 3) if way is SyncBatchNorm else (1,):
-        compare(gradients(way, device_list(k)), gradients(lambda net: net, device_list(1)))
+    for k in (1, 3):
+        compare(gradients(SyncBatchNorm, device_list(k)), gradients(lambda net: net, device_list(1)))
 
 
 @of_mxnet_1
@@ -259,8 +240,6 @@ def test_row_sparse_gradients(trained, device_list):
 
     with semantics_of(mx.nd.ones(1)):
         expected = weights(lambda net: net)
-        for found, value in zip(weights(hybridized), expected):
-            numpy.testing.assert_allclose(found, value, rtol=1e-5, atol=1e-6)  # float32
         if trained:
             with pytest.raises(ValueError, match='_weight has row_sparse gradients, which cannot be passed through'):
                 weights(SyncBatchNorm)

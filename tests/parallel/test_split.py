@@ -9,7 +9,7 @@ import pytest
 import gluon_mgpu as d2l
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np
-from gluon_mgpu.networks.hybridize.block import hybridized
+from gluon_mgpu.networks.hybridized import hybridized
 from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.parallel import split
 from gluon_mgpu.parallel.devices import Devices
@@ -49,6 +49,7 @@ def test_shards_together_are_the_batch(device_list, k):
 def test_several_shards_need_a_single_thread_of_openmp(device_list, monkeypatch):
     checked = []
     monkeypatch.setattr(split, 'check_omp_threads', checked.append)
+    monkeypatch.setattr(split, 'omp_threads', lambda: 2)
     for rows, k in ((4, 1), (1, 2), (4, 2)):
         split_and_load(np.zeros((rows, 2)), device_list(k))
     assert checked == [device_list(2)]
@@ -146,6 +147,43 @@ def test_arrays_of_another_kind(devices):
         assert error_line(split_and_load, data, devices) == expected
 
 
+def sparse(rows, **settings):
+    """Return a CSR array with some empty rows, and its rows as NumPy."""
+    dense = numpy.random.default_rng(0).integers(0, 3, (rows, 5)).astype('float32')
+    dense[::3] = 0
+    return mx.nd.sparse.csr_matrix(dense, **settings), dense
+
+
+@pytest.mark.parametrize('semantics', [np.ones, mx.nd.ones])
+@pytest.mark.parametrize('k', [1, 2, 3])
+def test_csr_arrays_stay_csr(device_list, k, semantics):
+    """As with Gluon's function, which needs a multiple of the number of devices."""
+    devices = device_list(k)
+    with semantics_of(semantics(1)):
+        for rows in (1, 2, 6, 7):
+            X, dense = sparse(rows)
+            X_shards, y_shards = split_batch(X, numpy.arange(rows), devices)
+            assert [shard.ctx for shard in X_shards] == devices[:min(rows, k)]
+            assert {(type(shard), shard.dtype) for shard in X_shards} == {(mx.nd.sparse.CSRNDArray, numpy.float32)}
+            assert (numpy.concatenate([shard.asnumpy() for shard in X_shards]) == dense).all()
+            assert [len(shard) for shard in X_shards] == [len(shard) for shard in y_shards]
+            if rows % k == 0 and not mx.util.is_np_array():
+                for shard, expected in zip(X_shards, gluon.utils.split_and_load(X, devices)):
+                    assert (shard.asnumpy() == expected.asnumpy()).all() and shard.ctx == expected.ctx
+
+
+def test_csr_arrays_with_others_and_shares(devices):
+    (X, dense), y = sparse(7), np.arange(7)
+    shards, y_shards = split_batch((X, [y]), y, Devices(devices[:2], shares=[3, 1]))
+    assert [len(y_shard) for y_shard in y_shards] == [6, 1] and (shards[1][0].asnumpy() == dense[6:]).all()
+    assert (split.rows_of((X, [y]), slice(2, 4))[0].asnumpy() == dense[2:4]).all()
+
+
+def test_row_sparse_arrays(devices):
+    line = error_line(split_and_load, sparse(4)[0].tostype('default').tostype('row_sparse'), devices)
+    assert line == "cannot split a RowSparseNDArray, whose rows MXNet cannot slice: pass array.tostype('default')"
+
+
 def test_splitting_can_be_differentiated(devices):
     X, y = np.arange(10).reshape(5, 2), np.arange(5)
     X.attach_grad()
@@ -182,7 +220,7 @@ def test_one_array(device_list, rows):
 
 
 def test_the_chapters_share_split_batch():
-    assert scratch.split_batch is concise.d2l.split_batch is d2l.split_batch is split_batch
+    assert scratch.split_batch is concise.split_batch is d2l.split_batch is split_batch
 
 
 def test_different_numbers_of_rows(devices):

@@ -1,16 +1,14 @@
 """A training step in parts gives the gradient of the whole batch; its devices must fit."""
 import numpy
 import pytest
-from slow import slow
+from trainers import on_each_device, trainable
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np, npx
-from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.parallel import step
 from gluon_mgpu.parallel.devices import Devices, as_devices
 from gluon_mgpu.parallel.split import split_and_load, split_batch
-from gluon_mgpu.parallel.trainer import Trainer, trainable
 from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.parameters import by_name
 
@@ -173,27 +171,27 @@ BATCHES = {'list': (lambda X, z: [X, z], lambda net, X: net(X)),
            'columns': (lambda X, z: numpy.concatenate([X, z[:, None]], axis=1), lambda net, X: net(X[:, :3], X[:, 3]))}
 
 
-def train_two_inputs(devices, batch, all_rows, array, wrap=lambda net: net):
+def train_two_inputs(devices, batch, all_rows, array):
     """Train in parts on batches of these rows; return parameters and statistics on each device."""
     rng, net, (join, call) = numpy.random.default_rng(0), TwoInputs(has_norm=max(all_rows) == 1), BATCHES[batch]
     net.initialize(init.One(), ctx=devices)
     net.cast('float64')
     for param in trainable(net):
         param.set_data(array(rng.normal(size=param.shape), dtype='float64', ctx=devices[0]))
-    fast, trainer = wrap(net), gluon.Trainer(trainable(net), 'sgd', {'learning_rate': 0.1}, update_on_kvstore=False)
+    trainer = on_each_device(trainable(net), 'sgd', {'learning_rate': 0.1})
 
-    def backward(X, y, fast, devices):
+    def forward_backward(X, y, net, devices):
         X_shards, y_shards = split_batch(X, y, devices)
         with autograd.record():
-            ls = [((call(fast, X_shard) - y_shard[:, 0]) ** 2).sum(axis=1)
+            ls = [((call(net, X_shard) - y_shard[:, 0]) ** 2).sum(axis=1)
                   for X_shard, (y_shard,) in zip(X_shards, y_shards)]
-        step.backward(fast, ls)
-        step.prepare_idle_devices(fast, X, devices)
+        step.backward(net, ls)
+        step.prepare_idle_devices(net, X, devices)
         return ls
 
     for rows in all_rows:
         X, y, z = rng.normal(size=(rows, 3)), rng.normal(size=(rows, 1, 2)), rng.integers(0, 4, rows).astype('float64')
-        ls = step.in_parts(backward, join(X, z), (y,), fast, Devices(devices, parts=2))
+        ls = step.in_parts(forward_backward, join(X, z), (y,), net, Devices(devices, parts=2))
         assert sum(l.size for l in ls) == rows and {type(l) for l in ls} == {type(array([1]))}
         trainer.step(rows)
     npx.waitall()
@@ -202,15 +200,13 @@ def train_two_inputs(devices, batch, all_rows, array, wrap=lambda net: net):
 
 @pytest.mark.parametrize('all_rows', [(7, 1, 5), (1, 1, 1)], ids=['', 'batch norm'])
 @pytest.mark.parametrize('batch', BATCHES)
-@pytest.mark.parametrize('kind, wrap', [
-    ('np', hybridized), ('np', lambda net: net),
-    *([('nd', hybridized), slow('nd', lambda net: net)] if MXNET_MAJOR < 2 else [])])
-def test_batches_of_several_inputs(kind, wrap, batch, all_rows, device_list):
+@pytest.mark.parametrize('kind', ['np'] + ['nd'] * (MXNET_MAJOR < 2))
+def test_batches_of_several_inputs(kind, batch, all_rows, device_list):
     """Equal to one device; some have no rows in some batches, and then the statistics of the first."""
     array = getattr(mx, kind).array
     with semantics_of(array([1])):
         one, = train_two_inputs(device_list(1), batch, all_rows, array)
-        several = train_two_inputs(device_list(3), batch, all_rows, array, wrap)
+        several = train_two_inputs(device_list(3), batch, all_rows, array)
     for replica in several:
         for value, expected in zip(replica, one):  # float64; MXNet's batch norm has float32 momentum
             numpy.testing.assert_allclose(value, expected, rtol=1e-6, atol=1e-9)
@@ -264,7 +260,7 @@ def run_step(net, trainer, devices, rows=6):
     return concise.train_batch(X, y, net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, devices)
 
 
-@pytest.mark.parametrize('make', [gluon.Trainer, Trainer])
+@pytest.mark.parametrize('make', [gluon.Trainer, on_each_device])
 def test_a_network_on_more_devices_than_the_step(make, device_list):
     three = Devices(device_list(3))
     net = small_net(three)
@@ -274,7 +270,7 @@ def test_a_network_on_more_devices_than_the_step(make, device_list):
         run_step(net, trainer, three[:2])  # a slice is a plain list
 
 
-@pytest.mark.parametrize('make', [gluon.Trainer, Trainer])
+@pytest.mark.parametrize('make', [gluon.Trainer, on_each_device])
 @pytest.mark.parametrize('again', ['reset_ctx', 'initialize'])
 @pytest.mark.parametrize('before, after', [(1, 2), (2, 3), (3, 2), (2, 1)])
 @pytest.mark.parametrize('steps', [0, 1])
@@ -292,13 +288,10 @@ def test_a_trainer_that_is_older_than_the_devices(make, again, before, after, st
         run_step(net, trainer, devices[:after])
     with pytest.raises(ValueError, match=r'is on \[.*\], but the step is on'):
         run_step(net, trainer, devices[:before])
-    if make is Trainer:  # also in a loop of the user
-        with pytest.raises(ValueError, match=r'is on \[.*\], but the step is on'):
-            trainer.step(6)
     npx.waitall()
 
 
-@pytest.mark.parametrize('make', [gluon.Trainer, Trainer])
+@pytest.mark.parametrize('make', [gluon.Trainer, on_each_device])
 def test_one_parameter_is_elsewhere(make, device_list):
     devices = device_list(3)
     net = small_net(devices[:2])

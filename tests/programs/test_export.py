@@ -26,7 +26,7 @@ from gluon_mgpu.data import load_data
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, assign, autograd, gluon, mx, np, npx
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.outputs.onnx_model.graph import semantics_of
-from gluon_mgpu.parallel.trainer import trainable
+from trainers import trainable
 from gluon_mgpu.programs import export, predict
 from gluon_mgpu.programs.export import to_onnx
 from gluon_mgpu.programs.load_run import load_run, run_to_load, trained_network

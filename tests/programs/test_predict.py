@@ -56,7 +56,8 @@ def test_the_accuracy_equals_that_of_the_run(chapter, runs, capsys):
     """On the devices of the run, after its last epoch."""
     folder, accuracy = runs(chapter)
     assert predict.main([str(folder)]) == 0
-    assert capsys.readouterr().out.splitlines() == [f'test acc: {accuracy:.4f}', f'picture: {folder}/predictions.png']
+    assert capsys.readouterr().out.splitlines() == [
+        f'test acc: {accuracy:.4f} on 50 test images', f'picture: {folder}/predictions.png']
     assert (folder / 'predictions.png').read_bytes()[:4] == b'\x89PNG'
 
 
@@ -65,7 +66,7 @@ def test_the_accuracy_of_a_run_with_shares(runs, devices, capsys):
     """Each device has its own statistics of batch norm, so it must get the same rows in the same batches."""
     folder, accuracy = runs('concise', '--shares', ','.join('2' + '1' * (len(devices) - 1)), '--train-size', '40')
     assert predict.main([str(folder)]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == f'test acc: {accuracy:.4f}'
+    assert capsys.readouterr().out.splitlines()[0] == f'test acc: {accuracy:.4f} on 50 test images'
     assert predict.main([str(folder), '--devices', f'{devices[0].device_type}:0']) == 0
     assert 'each device now has their mean' in capsys.readouterr().out
 
@@ -86,7 +87,7 @@ def test_a_checkpoint_another_device_and_another_picture(runs, devices, capsys, 
     folder, accuracy = runs('scratch')
     flags = [str(checkpoints(folder)[0]), '--devices', f'{devices[0].device_type}:0', '--out', 'there.png']
     assert predict.main(flags) == 0
-    assert capsys.readouterr().out.splitlines()[0] == f'test acc: {accuracy:.4f}'
+    assert capsys.readouterr().out.splitlines()[0] == f'test acc: {accuracy:.4f} on 50 test images'
     assert (tmp_path / 'there.png').exists() and not (folder / 'predictions.png').exists()
 
 
@@ -112,7 +113,7 @@ def test_the_devices_of_several_workers(runs, devices, tmp_path, capsys, empty_p
     checkpoint.write(tmp_path / 'job.safetensors', checkpoint.Snapshot(arrays, record), metadata)
     assert list(map(str, trained_network(tmp_path / 'job.safetensors')[1])) == names
     assert predict.main([str(tmp_path / 'job.safetensors')]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == f'test acc: {accuracy:.4f}'
+    assert capsys.readouterr().out.splitlines()[0] == f'test acc: {accuracy:.4f} on 50 test images'
 
 
 def test_image_files_are_not_required(capsys):
@@ -217,7 +218,8 @@ def test_invalid_command_lines(runs, tmp_path, capsys, empty_picture, monkeypatc
     monkeypatch.setattr(predict, 'write_picture', full_disk)
     assert predict.main([str(folder)]) == 2
     out, err = capsys.readouterr()
-    assert (out, err) == (f'test acc: {accuracy:.4f}\n', 'predict: a: full\n')  # the accuracy is not lost
+    assert out == f'test acc: {accuracy:.4f} on 50 test images\n'  # the accuracy is not lost
+    assert err == 'predict: a: full\n'
     with pytest.raises(SystemExit):
         predict.main([''])
 

@@ -29,10 +29,12 @@ def test_the_version():
 
 
 def test_the_changelog_leads_to_public_names():
-    table = text('CHANGELOG.md').partition('### Old and new names')[2].partition('### Added')[0]
-    rows = re.findall(r'^\| `(.*) \| (`\w+`.*) \|$', table.partition('| old command')[0], re.M)
+    since_3, _, since_2 = text('CHANGELOG.md').partition('### Old and new names')
+    gone = {name for old in re.findall(r'^\| `(.*)` \| .* \|$', since_3, re.M) for name in re.findall(r'\w+', old)}
+    rows = re.findall(r'^\| `(.*) \| (`\w+`.*) \|$', since_2.partition('| old command')[0], re.M)
     names = {name for _, new in rows for name in re.findall(r'`(\w+)`', new)}
-    assert len(rows) > 15 and names <= {*gluon_mgpu.__all__}
+    assert len(rows) > 15 and names - gone <= {*gluon_mgpu.__all__}
+    assert {'data_parallel', 'Trainer', 'trainable'} <= gone - {*gluon_mgpu.__all__}
 
 
 def test_every_requirement_has_a_lowest_version():
@@ -125,6 +127,12 @@ def test_make_help_lists_all_commands():
     shown = subprocess.check_output(['make', 'help'], cwd=REPO, text=True)
     assert set(re.findall('^make ([a-z0-9-]+)', shown, re.M)) == phony - {'help'}
     assert max(map(len, shown.splitlines())) < 80
+
+
+def test_make_prepares_for_a_class():
+    lines = subprocess.check_output(['make', '-n', '-o', 'pyproject.toml', 'class'], cwd=REPO, text=True).splitlines()
+    assert [line.partition(' -m ')[2].strip() for line in lines[-2:]] == [
+        'gluon_mgpu doctor', 'gluon_mgpu.scratch --num-epochs 1']
 
 
 def test_make_asks_the_script_about_a_python_that_is_named():

@@ -1,13 +1,10 @@
 """Setups of a chapter, from settings."""
-from gluon_mgpu.settings.setup import TrainingSetup, takes_settings
+from gluon_mgpu.settings.setup import TrainingSetup
 
 
-def setup_of(chapter, *given, **settings):
+def setup_of(chapter, num_gpus, batch_size, lr, **settings):
     """Return the setup of a chapter's `train` with these arguments."""
-    @takes_settings(chapter)
-    def train(num_gpus, batch_size, lr, **settings):
-        return TrainingSetup(batch_size, settings)
-    return train(*given, **settings)
+    return TrainingSetup(chapter, num_gpus, batch_size, lr, settings)
 
 
 GIVEN = {'num_gpus': 2, 'batch_size': 256, 'lr': 0.1}

@@ -112,6 +112,7 @@ def test_quiet_and_no_plot(tmp_path, capsys, on_devices):
     (['--shares', ''], "--shares '': must not be empty"),
     (['--out-dir', ''], "--out-dir '': must not be empty"),
     (['--no-such-flag'], 'unrecognized arguments'),
+    (['--epochs', '3'], 'unrecognized arguments: --epochs 3; did you mean --num-epochs?'),
 ])
 def test_flags_out_of_range(flags, message, capsys):
     with pytest.raises(SystemExit) as stopped:
@@ -119,20 +120,20 @@ def test_flags_out_of_range(flags, message, capsys):
     assert stopped.value.code == 2
     captured = capsys.readouterr()
     line, = captured.err.splitlines()
-    assert line.startswith('scratch: ') and message in line and line.endswith('; --help shows all flags')
+    assert line.startswith('scratch: ') and message in line and line.endswith(' --help shows all flags')
     assert captured.out == ''
 
 
 @pytest.mark.parametrize(('flags', 'message'), [
     (['--devices', 'tpu:0'], "'tpu:0' names no device"),
-    (['--devices', 'cpu:0,cpu:0'], 'cpu(0) is listed twice'),
+    (['--devices', 'cpu:0,cpu:0'], '[cpu(0), cpu(0)] lists cpu(0) twice: list each device once'),
     (['--devices', 'gpu:99'], 'gpu(99) does not exist'),
     (['--devices', 'cpu:0', '--shares', '3,1', '--dataset', 'glyphs'],
      '--shares 3,1: must be one number for each of [cpu(0)]'),
     (['--devices', 'cpu:0', '--shares', '0', '--dataset', 'glyphs'], "share '0': must be a number above 0"),
     (['--dataset', 'fashion-mnist', '--data-dir', 'no-such-folder'], 'no-such-folder'),
     (['--dataset', 'glyphs', '--train-size', '60001'],
-     'the number of training images 60001: must be an integer from 1 to 60000'),
+     '--train-size 60001: must be an integer from 1 to 60000'),
     (['--num-epochs', '3', '--warmup-epochs', '3'], '--warmup-epochs 3: must be less than --num-epochs 3'),
     (['--num-epochs', '35792', '--dataset', 'glyphs', '--batch-size', '1'],
      '--num-epochs 35792: must be an integer from 1 to 35791'),  # with 60000 batches in each, 2**31 - 1 at most
@@ -390,6 +391,26 @@ def test_an_output_folder_in_use_is_left_alone(tmp_path, capsys, on_devices):
     assert scratch.main([*SMALL, *on_devices, '--out-dir', str(tmp_path)]) == 2
     assert 'is not an empty folder' in capsys.readouterr().err
     assert (tmp_path / 'history.csv').read_text() == 'of another run'
+
+
+def test_a_batch_larger_than_the_data(tmp_path, capsys, on_devices):
+    for rows, first in (('7', []), ('8', [
+            '--batch-size 8: every update is divided by it, although a batch has only 7 images'])):
+        assert scratch.main([*SMALL, *on_devices, '--train-size', '7', '--batch-size', rows, '--no-plot', '--out-dir',
+                             str(tmp_path / rows)]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[2:2 + len(first)] == first and lines[2 + len(first)].startswith('epoch 1/2')
+
+
+def test_more_contexts_than_cores(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr('gluon_mgpu.settings.cli.num_cores', lambda: 2)
+    for devices, first in (('cpu:0,cpu:1', []), ('cpu:0-8', [
+            '9 CPU contexts share 2 cores: more contexts than cores do not train faster'])):
+        out = tmp_path / devices
+        assert scratch.main([*SMALL, '--devices', devices, '--no-plot', '--out-dir', str(out)]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        words = 'cpu(0) to cpu(8)' if first else 'cpu(0), cpu(1)'
+        assert lines[:len(first) + 1] == [*first, f'LeNet on glyphs, {words}'] and lines[-1].endswith(f' on [{words}]')
 
 
 def test_the_number_of_devices(tmp_path, capsys, monkeypatch):

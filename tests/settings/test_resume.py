@@ -612,7 +612,7 @@ def test_a_run_that_has_ended_does_not_touch_the_network(chapter, devices, data)
         options['net'].initialize(ctx=devices)
         options['net'](np.zeros((1, 784), ctx=devices[0]))
         before = options['net'].weight.data(devices[0]).asnumpy()
-    with pytest.raises(ValueError, match='this Run ended after 0 of 1 epochs: create a new Run'):
+    with pytest.raises(ValueError, match='this Run ended after 0 of 1 epoch: create a new Run'):
         chapter.train(2, BATCH, 0.1, devices=devices, data=data(), run=run, **options)
     if options:
         assert (options['net'].weight.data(devices[0]).asnumpy() == before).all()

@@ -119,3 +119,11 @@ def test_the_signature_of_train_has_all_settings(chapter):
     assert all(parameter.default == values[name] for name, parameter in found.items() if name not in GIVEN)
     assert (found['num_epochs'].annotation, found['devices'].annotation, found['run'].annotation) == (
         'int', 'Sequence[Context] | str | None', 'Run | None')
+
+
+def test_adam_on_devices_of_one_number():
+    """Its Trainer counts updates by the number, so that each would take another step. SGD counts nothing."""
+    check_together({'optimizer': 'sgd'}, [mx.cpu(0), mx.gpu(0)])
+    check_together({'optimizer': 'adam'}, [mx.cpu(1), mx.gpu(0)])
+    with pytest.raises(ValueError, match='^--devices cpu:0,gpu:0: adam counts updates by the number of a device'):
+        check_together({'optimizer': 'adam'}, [mx.cpu(0), mx.gpu(0)], lambda name: f'--{name}')

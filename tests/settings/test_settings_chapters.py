@@ -1,18 +1,17 @@
 """The table of chapters: a row and a module with `train` are enough for another one."""
-import inspect
 import re
 import sys
 import types
 
 import idx_files
 import pytest
-from slow import slow
 
 from gluon_mgpu import concise
 from gluon_mgpu.mxnet_setup.compat import gluon
 from gluon_mgpu.programs import export, predict
-from gluon_mgpu.settings import chapters, cli, setup
+from gluon_mgpu.settings import chapters, cli
 from gluon_mgpu.settings.chapters import CHAPTERS, Chapter
+from gluon_mgpu.settings.settings import check_chapters
 
 
 def mlp():
@@ -28,10 +27,8 @@ def third_chapter(monkeypatch):
     row = Chapter('mlp', 'a perceptron', 'train it', lambda module, config: mlp(), own=chapters.OF_TRAINER)
     monkeypatch.setitem(CHAPTERS, 'mlp', row)
 
-    @setup.takes_settings('mlp')
-    def train(num_gpus, batch_size, lr, **settings):
-        return inspect.unwrap(concise.train)(num_gpus, batch_size, lr, net=mlp(), **settings)
-    module.train = train
+    module.train = lambda num_gpus, batch_size, lr, **settings: concise.train(num_gpus, batch_size, lr, **settings,
+                                                                              net=mlp())
 
 
 def test_a_third_chapter(third_chapter, tmp_path, capsys, monkeypatch):
@@ -59,12 +56,8 @@ def test_its_settings(third_chapter, capsys):
     assert 'scratch: --momentum: only for concise, mlp' in capsys.readouterr().err
 
 
-@pytest.mark.parametrize('name', ['scratch', slow('concise')])
-def test_the_command_line_checks_its_settings_once(name, tmp_path, monkeypatch):
-    idx_files.write(tmp_path / 'mnist', idx_files.dataset(16, 16))
-    checked, calls = setup.check_together, []
-    monkeypatch.setattr(setup, 'check_together', lambda *args: (calls.append(args), checked(*args)))
-    monkeypatch.setattr(setup, 'check_settings', None)  # those of flags are checked when they are read
-    assert cli.run(name, ['--dataset', 'mnist', '--data-dir', str(tmp_path), '--devices', 'cpu:0', '--batch-size', '8',
-                          '--num-epochs', '1', '--quiet', '--no-plot', '--out-dir', str(tmp_path / 'run')]) == 0
-    assert len(calls) == 1
+@pytest.mark.parametrize('names', [{'own': ('lr', 'momentun')}, {'defaults': {'momentun': 0.9}}])
+def test_a_misspelt_setting_of_a_chapter(names):
+    """Otherwise it would be a setting of all chapters, or have no effect."""
+    with pytest.raises(ValueError, match='^momentun: third names this setting, which settings.py does not declare$'):
+        check_chapters([Chapter('third', 'Net', 'train', lambda module, config: None, **names)])

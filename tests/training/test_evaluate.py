@@ -1,4 +1,5 @@
 """Accuracy: numbers done by hand, every row counted once on any number of devices."""
+import re
 from types import SimpleNamespace
 
 import numpy
@@ -181,6 +182,22 @@ def test_several_inputs_and_networks_of_mx_nd(kind, split_f, devices):
         assert accuracy(features, labels) == 3
 
 
+@pytest.mark.parametrize('semantics', [np.ones, mx.nd.ones])
+def test_csr_batches(semantics, devices):
+    """As of a linear model on sparse features."""
+    rng = numpy.random.default_rng(0)
+    dense, W = rng.integers(0, 3, (7, 5)).astype('float32'), rng.normal(size=(5, 3)).astype('float32')
+    expected = (dense @ W).argmax(axis=1)
+    labels = numpy.where(numpy.arange(7) < 5, expected, (expected + 1) % 3)  # five are right
+    with semantics_of(semantics(1)):
+        batches = [(mx.nd.sparse.csr_matrix(dense[rows]), mx.nd.array(labels[rows], dtype='int32'))
+                   for rows in (slice(0, 4), slice(4, 7))]
+        check_data((batches, batches), 4, net=gluon.nn.HybridSequential())
+        found = evaluate_accuracy_gpus(lambda X: mx.nd.sparse.dot(X, mx.nd.array(W, ctx=X.ctx)), batches,
+                                       devices=devices)
+    assert found == 5 / 7
+
+
 def test_evaluation_on_one_device(devices):
     seen = []
 
@@ -236,4 +253,12 @@ def test_invalid_arguments(devices):
         for function in (evaluate_accuracy_gpus, evaluate_accuracy_gpu):
             with pytest.raises(ValueError, match='has no initialized parameters, so its devices are unknown: pass dev'):
                 function(net, batches(2))
+    X, y = np.zeros((4, 2)), np.zeros(4)
+    for data, words in (((X, y), 'the batches have array (4, 2) instead of a pair (X, y): pass a list such as [(X, y'),
+                        ([(X, y), (X, y, X)], 'the batches have tuple (array (4, 2), array (4,), array (4, 2))'),
+                        (X, 'array (4, 2) is no list of batches: pass pairs, such as [(X, y)]')):
+        with pytest.raises(ValueError, match=f'^{re.escape(words)}'):
+            evaluate_accuracy_gpus(gluon.nn.Flatten(), data, devices=devices)
+        with pytest.raises(ValueError, match=f'^{re.escape(words)}'):
+            Run(1).check_data(data)
     assert evaluate_accuracy_gpus(gluon.nn.Flatten(), batches(2), devices=devices) == 3 / 5

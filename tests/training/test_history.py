@@ -28,8 +28,8 @@ def test_history_by_hand(tmp_path, capsys, clock):
     assert next(epochs, 'no more') == 'no more'
     assert [e.epoch for e in run.history] == [1, 2]
     assert run.history[1].loss == 1  # the sums of the first epoch are not in it
-    assert summary(run.history, ['cpu(0)']) == "test acc: 0.75, 0.4 sec/epoch on ['cpu(0)']"
-    assert summary(run.history, ['gpu(0)'], 2) == "test acc: 0.75, 0.4 sec/epoch on ['gpu(0)'], 2 workers"
+    assert summary(run.history, ['cpu(0)']) == 'test acc: 0.75, 0.4 sec/epoch on [cpu(0)]'
+    assert summary(run.history, ['gpu(0)'], 2) == 'test acc: 0.75, 0.4 sec/epoch on [gpu(0)], 2 workers'
 
     assert history(tmp_path) == [
         {'epoch': '1', 'seconds': '0.500', 'loss': '3.000000', 'test_acc': '0.2500', 'images_per_second': '8.0',

@@ -88,17 +88,17 @@ def test_a_run_cannot_be_used_again():
         feed(run, [[[1.0]]])
         run.end_epoch(0.5)
     for again in (run.check_data, lambda: next(run.epochs(NO_PARAMETERS))):
-        with pytest.raises(ValueError, match='this Run ended after 1 of 1 epochs: create a new Run'):
+        with pytest.raises(ValueError, match='this Run ended after 1 of 1 epoch: create a new Run'):
             again()
 
 
 def test_batches_that_can_be_read_only_once():
     one, many = Run(1, quiet=True), Run(2, quiet=True)
-    one.check_data(iter([1]), [1])
-    many.check_data([1], range(3))
-    for once in ((n for n in [1]), map(abs, [1]), zip([1])):
+    one.check_data(iter([(1, 1)]), [(1, 1)])
+    many.check_data([(1, 1)], range(3))
+    for once in ((n for n in [(1, 1)]), map(abs, [(1, 1)]), zip([(1, 1)])):
         with pytest.raises(ValueError, match='a (generator|map|zip) can be read only once, not in 2 epochs: pass'):
-            many.check_data([1], once)
+            many.check_data([(1, 1)], once)
     batches = iter([[[1.0]]])
     with pytest.raises(ValueError, match='train_iter has no batches in epoch 2: pass batches that can be read again'):
         for _ in many.epochs(NO_PARAMETERS):

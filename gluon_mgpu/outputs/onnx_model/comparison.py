@@ -10,9 +10,8 @@ import numpy
 from ...mxnet_setup.compat import mx, np
 from ...networks.graph_operators import Operator
 from ...networks.tracing import is_legacy
+from .rounding import SPECIAL_TOLERANCE, TOLERANCE
 
-TOLERANCE = 1e-5  # of the largest number in an output
-SPECIAL_TOLERANCE = 1e-3  # for values far from the example, where rounding is larger, but a wrong branch larger still
 SMALLEST = 1e-30  # lower limit of the largest number, because all may be 0
 SPECIAL = 'zeros', 'ones', 'negative', 'large'
 # Operators that decide by value, and that have no result for some values
@@ -40,7 +39,7 @@ class Example(NamedTuple):
 def random_like(array: Any, batch_axis: int | None, seed: int = 0) -> Any:
     """Return random numbers in the range of an example, integers if it has only integers, for a larger batch."""
     shape = [size + min(size, 4) * (axis == batch_axis) for axis, size in enumerate(array.shape)]
-    return _array_like(array, _random(array.asnumpy(), shape, numpy.random.default_rng(seed)))
+    return array_like(array, _random(array.asnumpy(), shape, numpy.random.default_rng(seed)))
 
 
 def special_examples(compute: Callable[[list], list | None], inputs: Sequence, operators: list[Operator]
@@ -64,7 +63,7 @@ def special_examples(compute: Callable[[list], list | None], inputs: Sequence, o
     else:
         batches = {', '.join(named): [numpy.choose(numpy.resize(range(len(named)), each[0].shape), each)
                                       for each in values]}
-    arrays = {words: [*map(_array_like, inputs, batch)] for words, batch in batches.items()}
+    arrays = {words: [*map(array_like, inputs, batch)] for words, batch in batches.items()}
     return [Example(batch, results, words, any(map(PARTIAL.fullmatch, kinds)))
             for words, batch in arrays.items() if (results := compute(batch))]
 
@@ -96,7 +95,8 @@ def _special(values: numpy.ndarray, name: str, rng: numpy.random.Generator) -> n
     return new
 
 
-def _array_like(array: Any, values: numpy.ndarray) -> Any:
+def array_like(array: Any, values: numpy.ndarray) -> Any:
+    """Return values as an array with the dtype, the device and the semantics of another."""
     make = mx.nd.array if is_legacy(array) else np.array
     dtype = numpy.dtype(array.dtype)
     return make(values.astype(dtype), dtype=dtype, ctx=array.ctx)
@@ -111,8 +111,13 @@ def session(content: bytes, inputs: Sequence[str]) -> Callable[[Sequence], list[
     return lambda batch: model.run(None, {name: array.asnumpy() for name, array in zip(inputs, batch)})
 
 
-def compare(outputs: Sequence[str], examples: Sequence[Example], found: Sequence[list], remark: str) -> str:
-    """Return in words how far the results `found` of a model differ from those of the network in `examples`."""
+def compare(outputs: Sequence[str], examples: Sequence[Example], found: Sequence[list], coordinates: float,
+            remark: str) -> str:
+    """Return in words how far the results `found` of a model differ from those of the network in `examples`.
+
+    Raises ValueError if they differ by more than rounding explains, where `coordinates` is the share of
+    `rounding.of_coordinates`.
+    """
     # The first example is the user's
     differences: dict[bool, list[tuple]] = {True: [], False: []}  # of special examples and of others
     for i, name in enumerate(outputs):
@@ -131,11 +136,12 @@ def compare(outputs: Sequence[str], examples: Sequence[Example], found: Sequence
             error = abs(numpy.nan_to_num(Y_found[used].astype('float64'), nan=numpy.inf) - Y[used]).max(initial=0)
             differences[words != ''].append((error / max(largest, _largest(Y)), name, words))
     for limit, worst in (TOLERANCE, max(differences[False])), (SPECIAL_TOLERANCE, max(differences[True], default=(0,))):
+        limit += coordinates
         if worst[0] > limit:
             where = f', for inputs that are {worst[2]}' * bool(worst[2])
             raise ValueError(f"no model is written because numbers of the model's {worst[1]} in onnxruntime differ "
                              f"from the network's by {worst[0]:.1e} of the largest{where}; rounding explains "
-                             f'{limit:.0e}: {remark}')
+                             f'{limit:.1e}: {remark}')
     difference, name, _ = max(differences[False])
     shapes = ' and '.join(str(example.inputs[0].shape) for example in examples if not example.words)
     words = ', '.join(name for name in SPECIAL if any(name in example.words for example in examples)) or 'none'

@@ -27,7 +27,7 @@ class Network:
     """
 
     def __init__(self, net: Any, examples: Sequence, param_names: Sequence[str] = ()):
-        self._net = net.function if isinstance(net, hybridized) else plain(net)
+        self._net: Any = net.function if isinstance(net, hybridized) else plain(net)
         self._is_block, self.is_graph = (isinstance(self._net, kind) for kind in (gluon.HybridBlock, gluon.SymbolBlock))
         if self._is_block:
             check_initialized(self._net)
@@ -55,7 +55,7 @@ class Network:
         """Return the results for two lists of inputs of these batch sizes, and the graph; set `variables`, `params`."""
         try:
             with semantics_of(batches[0][0]), autograd.pause():
-                results, graphs, arrays = zip(*map(self._run, batches))
+                results, graphs, arrays = zip(*map(self.run, batches))
                 return results, describe(graphs, arrays, batch_sizes)
         except ERRORS as error:
             if self.is_graph:
@@ -80,7 +80,7 @@ class Network:
         new = iter(inputs)
         return [next(new) if is_input else array for is_input, array in zip(self._is_input, self._arrays)]
 
-    def _run(self, inputs: list) -> tuple[list[numpy.ndarray], Any, dict]:
+    def run(self, inputs: list) -> tuple[list[numpy.ndarray], Any, dict]:
         """Return the results for some inputs, the graph (a symbol), and the arrays of its variables by name."""
         args = self._args(inputs)
         nested = refill(self._examples, iter(args))

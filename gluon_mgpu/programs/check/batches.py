@@ -10,6 +10,7 @@ from typing import Any
 import numpy
 
 from ...base.nested import leaves, refill
+from ...base.words import counted, described
 from .comparison import first_update
 from .user_step import Training
 
@@ -25,27 +26,38 @@ def cut(batches: Iterable, k: int) -> tuple[list, Any]:
     # Even, uneven, even, fewer rows than devices, and a short last one
     sizes = (4 * k, 3 * k + 1, 4 * k, k - 1, 2 * k + 1)
     read: list = []
-    lengths: list
     rows = 0
+    if isinstance(batches, (str, dict)) or not (hasattr(batches, '__iter__') or hasattr(batches, '__getitem__')):
+        raise ValueError(f'batches is {batches!r:.50}: pass a list of batches, such as [(X, y)]')
+    if isinstance(batches, (list, tuple)):
+        [*map(_arrays, batches)]  # all, because X of (X, y) may be a pair, and enough for the check
     for batch in batches:
-        arrays = leaves(batch)
-        lengths = [*dict.fromkeys(getattr(array, 'shape', ())[:1] for array in arrays)]
-        if not isinstance(batch, (list, tuple)) or len(batch) != 2 or not arrays or () in lengths:
-            raise ValueError(f'batches has a {type(batch).__name__}: it must be a list of (X, y), arrays with rows or '
-                             'tuples of such arrays')
-        if len(lengths) > 1:
-            raise ValueError(f'a batch has arrays of {" and ".join(str(n) for [n] in lengths)} rows: X and y must have '
-                             'the same number')
+        arrays = _arrays(batch)
         read.append([a.asnumpy() if hasattr(a, 'asnumpy') else a for a in arrays])
         if [a.shape[1:] for a in arrays] != [a.shape[1:] for a in read[0]]:
             raise ValueError('the check joins batches, and their rows differ in shape: pad them to one length')
         rows += len(arrays[0])
         if rows >= sum(sizes):
             break
+    if not read:
+        raise ValueError(f'batches is empty, {batches!r:.50}: pass a list of batches, such as [(X, y)], not an '
+                         'iterator that has been read')
     if rows < sizes[0]:
-        raise ValueError(f'batches have {rows} rows: {k} devices need at least {sizes[0]}')
+        raise ValueError(f'batches with {counted(rows, "row")} in all: {k} devices need at least {sizes[0]}')
     repeated = [numpy.resize(numpy.concatenate(parts), (sum(sizes), *parts[0].shape[1:])) for parts in zip(*read)]
     return [*zip(*(numpy.split(array, numpy.cumsum(sizes)[:-1]) for array in repeated))], refill(batch, repeat(True))
+
+
+def _arrays(batch: Any) -> list:
+    arrays = leaves(batch)
+    lengths: list = [*dict.fromkeys(getattr(array, 'shape', ())[:1] for array in arrays)]
+    if not isinstance(batch, (list, tuple)) or len(batch) != 2 or not arrays or () in lengths:
+        raise ValueError(f'batches has {described(batch)} instead of a pair (X, y): pass a list such as [(X, y)], of '
+                         'arrays or tuples of arrays')
+    if len(lengths) > 1:
+        raise ValueError(f'batches has a pair whose arrays have {" and ".join(str(n) for [n] in lengths)} rows: all '
+                         'must have the same number')
+    return arrays
 
 
 def check_batches(one: Training, batches: Sequence) -> list[str]:

@@ -21,14 +21,14 @@ FROZEN = ('WRONG on one device as well: MXNet computes no gradient for the bias 
           '({}).',
           "Do: to freeze the weight, set weight.lr_mult = 0 instead of weight.grad_req = 'null'.")
 PRELU = ('the gradient of the slope of PReLU ({}) is wrong',
-         'write the layer as F.relu(x) - alpha * F.relu(-x), or do not hybridize networks with PReLU')
+         'write the layer as F.relu(x) - alpha * F.relu(-x), or hybridize the other layers only')
 STATIC_SHAPE = ('static_shape=True makes the gradients of {} wrong, as of parameters that occur twice in some losses, '
                 'in a penalty or a second call, and once in others',
                 'call net.hybridize(static_alloc=True) without static_shape')
 IMPURE = ('{} differ from those with hybridize(False), because {} is not pure: it uses what it read when traced{}',
-          'let forward depend on its arguments alone, and pass it what changes as an array; or do not hybridize it')
+          'let forward depend on its arguments alone, and pass it what changes as an array; or hybridize other layers only')
 EFFECT = ('{} is {}, and {} with hybridize(False), because forward runs while it is traced, not in each call',
-          'change attributes in the step instead, or do not hybridize the network')
+          'change attributes in the step instead, or hybridize the other layers only')
 PRINTS = 'forward prints only while it is traced, because the network is hybridized.'
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from ...base.arguments import integer
+from ...base.words import counted
 from ...devices import check_devices
 from ...mxnet_setup.compat import mx
 from ...parallel.workers import Workers
@@ -100,8 +101,8 @@ def _report(training: Training, batches: list, names: list) -> Report:
         return Report(False, ON_ONE_DEVICE.format(several.dtype or 'its own dtype'), [], faults, [])
     found = shown = compare(several, batches)
     if len(found.unchanged) == found.trained:
-        raise ValueError(f'train_batch changes no parameter on one device in {len(found.batches)} batches: it must '
-                         'update those that make returns')
+        raise ValueError(f'train_batch changes no parameter on one device in '
+                         f'{counted(len(found.batches), "batch")}: it must update those that make returns')
     if found.wrong and batch_norm:
         several = replace(several, fixed_statistics=True)
         found = compare(several, batches)
@@ -110,7 +111,7 @@ def _report(training: Training, batches: list, names: list) -> Report:
         found = compare(several, batches)
     ok = not found.wrong
     shown, verdict = (shown, 'batch norm') if ok else (found, 'DIFFERS')
-    notes += [f'batches of {_rows(n)} are not checked, because {why}' for n, why in found.skipped]
+    notes += [f'batches of {counted(n, "row")} are not checked, because {why}' for n, why in found.skipped]
     if ok and found.unchanged:
         notes.append(UNCHANGED.format(', '.join(found.unchanged)))
     if dropout:
@@ -122,11 +123,11 @@ def _report(training: Training, batches: list, names: list) -> Report:
     diagnosis = [] if ok else diagnose(several, batches, names)
     if ok and optimizer and len(several.devices) > 1:
         diagnosis = [f'WRONG: {optimizer} {DRIFTS[0]}.', f'Do: {DRIFTS[1]}.']
-    skipped = ', except for batches of ' + ' and '.join(_rows(n) for n, _ in found.skipped) if found.skipped else ''
+    skipped = ' and '.join(counted(n, 'row') for n, _ in found.skipped)
     return Report(not diagnosis, f'{len(names)} devices compared with one, in {several.dtype or "its own dtype"}, over '
                   f'batches of {", ".join(str(len(batch[0])) for batch in found.batches)} rows',
                   [(*row, verdict if i in shown.wrong else 'equal') for i, row in enumerate(shown.rows)],
-                  diagnosis, notes, skipped)
+                  diagnosis, notes, skipped and f', except for batches of {skipped}')
 
 
 def _check_one_device(several: Training, batches: list) -> tuple[list, list, str]:
@@ -135,7 +136,3 @@ def _check_one_device(several: Training, batches: list) -> tuple[list, list, str
     faults = check_batches(one, batches) or check_frozen(one, batches[0])
     faults, notes = (faults, []) if faults else check_hybridized(one, batches)
     return faults, notes, drifting(one.state)
-
-
-def _rows(n: int) -> str:
-    return '1 row' if n == 1 else f'{n} rows'

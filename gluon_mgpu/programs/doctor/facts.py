@@ -9,7 +9,6 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from ...base.machine import num_cores, processor, versions
 from ...base.program import reason
 from ...data.folders import FROM_ENVIRONMENT, cache_dir, named_folder
 from ...mxnet_setup import instructions, runtime
-from ...mxnet_setup.installation import PACKAGES, installed_builds, package_folder
+from ...mxnet_setup.installation import PACKAGES, installed_versions, package_folder
 
 # Variables that affect MXNet or the visible GPUs
 ENGINE = re.compile(r'(MXNET|OMP|GOMP|KMP|OPENBLAS|DNNL|ONEDNN|MALLOC|CUDA)_\w+|GLIBC_TUNABLES|LD_PRELOAD|DMLC_ROLE')
@@ -36,7 +35,7 @@ def look() -> dict[str, Any]:
                    'platform': f'{platform.system()} {platform.machine()}', 'release': found['platform']},
         'numpy': {'version': found['numpy'], 'supplied': list(prepared.names)},
         'packages_missing': [name for module, name in PACKAGES.items() if not package_folder(module)],
-        'mxnet': {'builds': {name: metadata.version(name) for name in installed_builds()},
+        'mxnet': {'builds': installed_versions(),
                   'folder': package_folder('mxnet')},
         'cores': {'count': num_cores(), 'processor': processor(), 'bfloat16_obstacle': instructions.bfloat16_obstacle(),
                   'amx_obstacle': instructions.amx_obstacle(), 'avx2': instructions.has_avx2()},

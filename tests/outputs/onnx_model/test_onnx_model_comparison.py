@@ -83,7 +83,7 @@ def test_mistakes_outside_the_range_of_the_example(code, kind, wrong, values, mo
         net = Lambda(lambda F, Y: eval(code, {'F': F, 'Y': Y}))
     to_onnx(net, 'a.onnx', *arrays, log=lambda line: None)
     monkeypatch.setitem(CONVERTERS, kind, wrong)
-    with pytest.raises(ValueError, match=f'of the largest, for inputs that are {values}; rounding explains 1e-03: '):
+    with pytest.raises(ValueError, match=f'of the largest, for inputs that are {values}; rounding explains 1.0e-03: '):
         to_onnx(net, 'b.onnx', *arrays)
     assert [path.name for path in tmp_path.iterdir()] == ['a.onnx']
 

@@ -339,8 +339,8 @@ def test_a_wrong_converter(run, monkeypatch):
     monkeypatch.setitem(CONVERTERS, 'square', lambda g, op, X, **_: g.Mul(X, 2.0))
     saved(mx.sym.square(mx.sym.var('data'), name='squares'), unused=[1])
     status, line = run(*FILES, '--shape', '2,5')
-    assert status == 2 and line.endswith('rounding explains 1e-05: export a part of the network to find the operator, '
-                                         'as in docs/export.md')
+    assert status == 2 and line.endswith('rounding explains 1.0e-05: export a part of the network to find the '
+                                         'operator, as in docs/export.md')
 
 
 def test_a_custom_operator(run):

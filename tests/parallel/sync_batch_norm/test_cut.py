@@ -4,7 +4,7 @@ from norms import check_that_k_devices_equal_one, sequential, small_net
 from slow import slow
 
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, np
-from gluon_mgpu.networks.hybridize.graph_operators import Operator
+from gluon_mgpu.networks.graph_operators import Operator
 from gluon_mgpu.networks.resnet import Residual
 from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.sync_batch_norm import cut

@@ -1,25 +1,22 @@
 """Synchronized batch norm: k devices equal one with Gluon's batch norm."""
-import itertools
 
 import idx_files
 import numpy
 import oracle
 import pytest
 from bfloat16 import needs_bfloat16
-from movable import moving
 from norms import check_that_k_devices_equal_one, norm_of, sequential, small_net, train, values
 from slow import slow
 from test_scratch import Batches
 from threads import Threads, without_rows
+from trainers import on_each_device, trainable
 
 from gluon_mgpu import concise
 from gluon_mgpu.checkpoints import checkpoint
-from gluon_mgpu.mxnet_setup.compat import HybridBlock, autograd, gluon, init, np, npx
-from gluon_mgpu.networks.hybridize.block import hybridized
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, np, npx
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
-from gluon_mgpu.parallel.trainer import trainable
 from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.parameters import by_name, with_grad_req
 from gluon_mgpu.training.run import Run
@@ -58,8 +55,8 @@ def test_it_does_not_wait(device_list, no_waiting, size):
     workers.size = size
     net = small_net()
     net.initialize(ctx=devices)
-    trainer = moving(trainable(net), 'sgd', {'learning_rate': 0.1})
-    net, loss = SyncBatchNorm(net, workers), hybridized(gluon.loss.SoftmaxCrossEntropyLoss())
+    trainer = on_each_device(trainable(net), 'sgd', {'learning_rate': 0.1})
+    net, loss = SyncBatchNorm(net, workers), gluon.loss.SoftmaxCrossEntropyLoss()
     rng = numpy.random.default_rng(0)
     batches = [tuple(map(np.array, oracle.images(rng, n))) for n in (6, 2) * 2]
     for X, y in batches[:2]:  # initialization and the Trainer block once
@@ -145,7 +142,7 @@ def test_two_shards_on_one_device_are_refused(device_list):
 @pytest.mark.parametrize('num_frozen', [1, 3, 5])  # before the first batch norm, between two, before the last layer
 def test_frozen_layers(num_frozen, device_list):
     found = []
-    for k, wrap in ((1, hybridized), (2, SyncBatchNorm)):
+    for k, wrap in ((1, lambda net: net), (2, SyncBatchNorm)):
         devices, net = device_list(k), small_net()
         npx.random.seed(0)
         net.initialize(init=init.Xavier(), ctx=devices)
@@ -268,7 +265,7 @@ class WithUnused(HybridBlock):
 def test_losses_that_use_parameters_directly(device_list):
     """A penalty on all parameters, one of which the network does not use; equal to Gluon on one device."""
     gradients = []
-    for k, kind in ((1, hybridized), (1, SyncBatchNorm), (3, SyncBatchNorm)):
+    for k, kind in ((1, lambda net: net), (1, SyncBatchNorm), (3, SyncBatchNorm)):
         devices = device_list(k)
         net = WithUnused()
         net.initialize(init=init.Xavier(), ctx=devices)
@@ -372,22 +369,55 @@ def test_a_backward_pass_needs_its_own_forward_pass(device_list):
         block.backward(ls)
 
 
-def test_a_network_whose_changes_would_go_unnoticed(devices):
+def test_when_a_network_is_traced_again(devices):
+    """As documented: after `hybridize`, a new layer, or another dtype; not after a change of an attribute."""
     class Net(HybridBlock):
         def __init__(self):
             super().__init__()
-            self.norm, self.numbers = nn.BatchNorm(in_channels=2), itertools.count()
+            self.norm, self.factor, self.last = nn.BatchNorm(in_channels=2), 1.0, nn.Activation('relu')
 
         def forward(self, X):
-            return self.norm(X) * next(self.numbers)
+            return self.last(self.norm(X) * self.factor)
 
-    net = Net()
+    net, X = Net(), np.array(numpy.random.default_rng(0).normal(size=(6, 2)), dtype='float32', ctx=devices[0])
     net.initialize(ctx=devices[0])
-    with autograd.record(), pytest.raises(ValueError, match='^Net cannot be synchronized because it uses an object of '
-                                          'count, whose changes would go unnoticed: keep that out of forward$'):
-        SyncBatchNorm(net).forward([np.ones((3, 2), ctx=devices[0])])
+    synchronized = SyncBatchNorm(net)
+
+    def equal():
+        with autograd.record():
+            return bool(abs(synchronized.forward([X])[0] - net(X)).max() < 1e-5)  # float32
+
+    assert equal()
+    net.factor = 2.0
+    assert not equal()
+    net.hybridize(False)
+    assert equal()
+    net.last = nn.Activation('sigmoid')
+    assert equal()
+    net.cast('float64')
+    X = X.astype('float64')
+    assert equal()
 
 
+def test_forward_hooks_are_refused(devices):
+    net = small_net()
+    net.initialize(ctx=devices)
+    handle = net[0].register_forward_hook(print)
+    X_shards = split_and_load(np.ones((4, 1, 12, 12)), devices)
+    with autograd.record(), pytest.raises(ValueError, match=r'cannot be traced \(it has forward hooks, .*: detach'):
+        SyncBatchNorm(net).forward(X_shards)
+    handle.detach()
+    with autograd.record():
+        assert len(SyncBatchNorm(net).forward(X_shards)) == len(devices)
+
+
+@pytest.mark.parametrize('net', [gluon.nn.Sequential(), lambda X: X])
+def test_what_is_no_hybrid_block(net):
+    with pytest.raises(ValueError, match='is no gluon.HybridBlock, so it cannot be cut at its batch norms'):
+        SyncBatchNorm(net)
+
+
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 traces without recording, also by net.hybridize()')
 def test_code_that_asks_whether_autograd_records(devices):
     """The network is cut for each mode."""
     class Net(HybridBlock):

@@ -101,12 +101,12 @@ def step_with_penalty(state, X, y, devices):
 
 IMPURE = ('0.weight, 0.bias, 1.dense.weight and 1 more differ from those with hybridize(False), because the forward of '
           '1 ({}) is not pure: it uses what it read when traced{}.', 'let forward depend on its arguments alone')
-EFFECT = 'change attributes in the step instead, or do not hybridize the network.'
+EFFECT = 'change attributes in the step instead, or hybridize the other layers only.'
 
 
 @pytest.mark.parametrize('layers, step, fault, remedy', [
     ([nn.PReLU, dense], step_with_trainer, 'the gradient of the slope of PReLU (1.alpha) is wrong.',
-     'write the layer as F.relu(x) - alpha * F.relu(-x), or do not hybridize'),
+     'write the layer as F.relu(x) - alpha * F.relu(-x), or hybridize the other layers only.'),
     ([Counts], step_with_trainer,
      '1.calls is 1, and 5 with hybridize(False), because forward runs while it is traced, not in each call.', EFFECT),
     slow([Keeps], step_with_trainer, '1.kept is ', EFFECT),

@@ -78,14 +78,24 @@ def test_the_same_report_again(batches):
 
 @pytest.mark.parametrize('change, message', [
     ({'devices': [mx.cpu(0)]}, 'the number of devices 1: must be an integer of at least 2'),
-    ({'batches': []}, 'batches have 0 rows: 3 devices need at least 12'),
-    *[({'batches': [batch]}, f'^batches has a {type(batch).__name__}: it must be a list of .X, y.')
-      for batch in ((numpy.ones((16, 6)), numpy.float32(3)), ((), ()), ([1] * 16, numpy.ones(16)), numpy.ones((16, 6)),
-                    (numpy.ones((16, 6)), numpy.ones((16, 2)), numpy.ones(16)),
+    ({'devices': [mx.cpu(0), mx.cpu(1), mx.cpu(0)]},
+     r'^\[cpu\(0\), cpu\(1\), cpu\(0\)\] lists cpu\(0\) twice: list each'),
+    ({'batches': []}, r'^batches is empty, \[\]: pass a list of batches, such as \[\(X, y\)\]'),
+    ({'batches': iter(())}, r'^batches is empty, <tuple_iterator object at .*: pass a list of batches'),
+    ({'batches': None}, r'^batches is None: pass a list of batches, such as \[\(X, y\)\]'),
+    ({'batches': [(numpy.ones((1, 6)), numpy.ones(1))]}, '^batches with 1 row in all: 3 devices need at least 12$'),
+    *[({'batches': batches}, r'^batches has array \(16, 6\) instead of a pair \(X, y\): pass a list such as \[\(X, ')
+      for batches in ((numpy.ones((16, 6)), numpy.ones(16)), [np.ones((16, 6)), np.ones(16)])],
+    ({'batches': ((numpy.ones((99, 6)), numpy.ones((99, 2))), numpy.ones(99))},  # several inputs
+     r'^batches has array \(99,\) instead of a pair'),
+    ({'batches': [(numpy.ones((16, 6)), numpy.ones((16, 2)), numpy.ones(16))]},
+     r'^batches has tuple \(array \(16, 6\), array \(16, 2\), array \(16,\)\) instead of a pair \(X, y\)'),
+    *[({'batches': [batch]}, r'instead of a pair \(X, y\): pass a list such as \[\(X, y\)\], of arrays or tuples')
+      for batch in ((numpy.ones((16, 6)), numpy.float32(3)), ((), ()), ([1] * 16, numpy.ones(16)),
                     mx.io.DataBatch([mx.nd.ones((16, 6))], [mx.nd.ones(16)]))],
-    *[({'batches': [batch]}, f'^a batch has arrays of {rows} rows: X and y must have the same number$')
-      for batch, rows in (((numpy.ones((16, 6)), numpy.ones(15)), '16 and 15'),
-                          (((numpy.ones((16, 6)), numpy.ones((15, 2))), numpy.ones(16)), '16 and 15'))],
+    *[({'batches': [batch]}, '^batches has a pair whose arrays have 16 and 15 rows: all must have the same number$')
+      for batch in ((numpy.ones((16, 6)), numpy.ones(15)),
+                    ((numpy.ones((16, 6)), numpy.ones((15, 2))), numpy.ones(16)))],
     *[({'batches': [(numpy.ones((16, 6)), numpy.ones(16)), batch]},
        'the check joins batches, and their rows differ in shape: pad them')
       for batch in ((numpy.ones((16, 7)), numpy.ones(16)), ((numpy.ones((16, 6)), numpy.ones(16)), numpy.ones(16)))],

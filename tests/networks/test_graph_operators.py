@@ -1,7 +1,7 @@
 """Operators of a graph."""
 import numpy
 
-from gluon_mgpu.networks.hybridize.graph_operators import Operator
+from gluon_mgpu.networks.graph_operators import Operator
 
 
 def test_the_settings_of_an_operator():

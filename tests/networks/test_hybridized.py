@@ -1,0 +1,329 @@
+"""A hybridized function computes the same as the original, for any arguments."""
+import functools
+import gc
+from collections import namedtuple
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy
+import pytest
+
+from gluon_mgpu.base.nested import leaves
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, graph_to_json, mx, np, npx
+from gluon_mgpu.networks import hybridized as module
+from gluon_mgpu.networks.hybridized import MAX_OPERATORS, hybridized
+
+
+@hybridized
+def dense(X, params, scale):
+    W, b = params
+    return npx.relu(np.dot(X, W) + b) * scale
+
+
+def arrays(n, device):
+    X = np.random.uniform(0.1, 1, size=(n, 3), ctx=device)  # positive like the weights, so relu is not always 0
+    params = [np.random.uniform(0.1, 1, size=(3, 2), ctx=device), np.random.uniform(size=2, ctx=device)]
+    scale = np.random.normal(size=2, ctx=device)
+    for a in (X, *params, scale):
+        a.attach_grad()
+    return X, params, scale
+
+
+@pytest.mark.parametrize('n', [4, 1, 4, 7])
+def test_value_and_gradients(devices, n):
+    for device in devices:
+        X, params, scale = arrays(n, device)
+        results = []
+        for function in (dense, dense.function):
+            with autograd.record():
+                out = function(X, params, scale)
+            out.backward()
+            assert out.ctx == device
+            results.append([a.asnumpy() for a in (out, X.grad, params[0].grad, params[1].grad, scale.grad)])
+        for by_graph, as_written in zip(*results):
+            assert abs(by_graph - as_written).max() < 1e-6  # float32, the same few operations
+        assert abs(results[0][1]).max() > 0
+
+
+def test_results_outlive_the_next_call(devices):
+    """The operator reuses its memory, but not that of its results."""
+    X, params, scale = arrays(4, devices[0])
+    outs = [dense(X * i, params, scale) for i in range(5)]
+    for i, out in enumerate(outs):
+        expected = dense.function(X * i, params, scale)
+        assert abs((out - expected).asnumpy()).max() < 1e-6  # float32
+
+
+def test_two_recorded_calls_before_backward(devices):
+    X, params, scale = arrays(4, devices[0])
+    with autograd.record():
+        outs = [dense(X * i, params, scale) for i in (1, 2)]
+    autograd.backward(outs)
+    twice = params[0].grad.copy()
+    with autograd.record():
+        total = sum(dense.function(X * i, params, scale) for i in (1, 2))
+    total.backward()
+    # Both calls write to the gradient ('write', not 'add'), but within one backward pass they add up
+    assert abs((twice - params[0].grad).asnumpy()).max() < 1e-5  # float32
+
+
+def test_other_parameters_on_the_same_device(devices):
+    """They get their own gradients, and the first ones keep theirs."""
+    kept = []
+    for _ in range(2):
+        X, params, scale = arrays(4, devices[0])
+        gradients = []
+        for function in (dense.function, dense):
+            with autograd.record():
+                out = function(X, params, scale)
+            out.backward()
+            gradients.append(params[0].grad.asnumpy())
+        assert abs(gradients[1] - gradients[0]).max() < 1e-6  # float32
+        assert gradients[1].any()
+        kept.append((params[0].grad, gradients[1]))
+    for gradient, expected in kept:
+        assert (gradient.asnumpy() == expected).all()
+
+
+def test_float32_and_float64_in_turn(devices):
+    double = hybridized(lambda a: np.multiply(a, 2))
+    for dtype in ('float32', 'float64') * 3:
+        result = double(np.array([1.5], dtype=dtype, ctx=devices[0]))
+        assert (result.dtype, result.tolist()) == (numpy.dtype(dtype), [3.0])
+
+
+def test_training_and_prediction(devices):
+    """Each mode has its own operator."""
+    drop = hybridized(lambda X: npx.dropout(X, 0.5))
+    X = np.ones((100, 100), ctx=devices[0])
+    for _ in range(2):
+        assert (drop(X).asnumpy() == 1).all()
+        with autograd.record():
+            assert set(numpy.unique(drop(X).asnumpy())) == {0, 2}
+        with autograd.record(train_mode=False):
+            assert (drop(X).asnumpy() == 1).all()
+
+
+def test_arguments_are_matched_by_position(devices):
+    a, b = np.array([5.0], ctx=devices[0]), np.array([2.0], ctx=devices[0])
+    assert hybridized(lambda a, b: -b + a)(a, b).tolist() == [3.0]
+
+
+def test_arguments_that_are_not_used(devices):
+    a = np.array([5.0], ctx=devices[0])
+    first = hybridized(lambda a, b, params: a * params[1])
+    assert first(a, a, [a, np.array([2.0], ctx=devices[0])]).tolist() == [10.0]
+
+
+def test_an_argument_that_is_returned(devices):
+    a = np.array([5.0], ctx=devices[0])
+    same = hybridized(lambda a: [a, a * 2])(a)
+    a[:] = 7
+    assert [array.tolist() for array in same] == [[5], [10]]
+
+
+def test_a_captured_value_stays_as_it_was(devices):
+    """As for ``jax.jit``: what is read besides the arguments is a part of the trace."""
+    factor = 2
+    fast, a = hybridized(lambda a: a * factor), np.ones(1, ctx=devices[0])
+    assert fast(a).item() == 2
+    factor = 3
+    assert fast(a).item() == 2 and fast(np.ones(2, ctx=devices[0])).tolist() == [3, 3]
+
+
+@pytest.mark.parametrize('names', [{'np': np, 'npx': npx}, {'mnp': np, 'operators': npx}])
+def test_np_and_npx_may_have_any_names_in_a_module(devices, names):
+    x, ops = names
+    namespace = dict(names)
+    exec(f'def f(a, b):\n    return {ops}.relu({x}.dot(a, b)) + {x}.tanh(a)', namespace)
+    a, b = (np.random.normal(size=(3, 3), ctx=devices[0]) for _ in 'ab')
+    assert abs(hybridized(namespace['f'])(a, b) - namespace['f'](a, b)).max() < 1e-6  # float32
+
+
+def unknown(X):
+    return X.no_such_method()
+
+
+def asks(X):
+    return X if X.sum() > 0 else -X
+
+
+def takes_rows(X):
+    return X[[0, 1]]
+
+
+def takes_last(X):
+    return X[-1]
+
+
+@pytest.mark.parametrize('function', [unknown, asks, takes_rows, takes_last])
+def test_a_function_that_cannot_be_traced_is_an_error(function, devices):
+    if function is takes_last and MXNET_MAJOR >= 2:
+        pytest.skip('symbols of MXNet 2 can do that')
+    with pytest.raises(ValueError, match=rf'^{function.__name__} cannot be traced \(.*\)'):
+        hybridized(function)(np.ones((2, 3), ctx=devices[0]))
+
+
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 traces with arrays')
+def test_a_function_with_a_layer(devices):
+    layer = gluon.nn.Dense(2, in_units=3)
+    layer.initialize(ctx=devices)
+    with pytest.raises(ValueError, match='^<lambda> uses .*_bias.*, which is not among its arguments: make it a Hybri'):
+        hybridized(lambda X: layer(X))(np.ones((1, 3), ctx=devices[0]))
+
+
+@pytest.mark.parametrize('argument, kind', [(3, 'int'), ([None, 2.0], 'float'), (numpy.ones(2), 'ndarray')])
+def test_arguments_that_are_no_arrays(argument, kind, devices):
+    fast, X = hybridized(lambda X, k: X if k is None else X * k), np.ones((1, 2), ctx=devices[0])
+    for _ in range(2):
+        assert fast(X, None).tolist() == [[1, 1]]
+        with pytest.raises(ValueError, match=rf'^an argument is a {kind}: pass arrays of MXNet, or lists of them$'):
+            fast(X, argument)
+
+
+def test_arguments_in_other_lists(devices):
+    def f(X, mask=None):
+        return 2 * X if mask is None else X * mask
+
+    def first_of(X, params):
+        return X * params[0]
+
+    def first_of_each(X, params):
+        return X * params[0][0] + params[1][0]
+
+    X, w = np.ones((2, 3), ctx=devices[0]), np.array([1, 2, 3], ctx=devices[0])
+    calls = {f: [(X,), (X, w)], first_of: [(X, w), (X, [w]), (X, (w,)), (X, [w, X])],
+             first_of_each: [(X, [[w], [X]]), (X, ([X], (w, w)))]}
+    for function, arguments in calls.items():
+        fast = hybridized(function)
+        for args in arguments:
+            assert fast(*args).tolist() == function(*args).tolist()
+
+
+def test_types_of_lists_are_told_apart(devices):
+    Two, X = namedtuple('Two', 'first second'), np.ones((1, 2), ctx=devices[0])
+    fast = hybridized(lambda X, pair: pair.second if isinstance(pair, Two) else X * {list: 1, tuple: 2}[type(pair)])
+    for _ in range(2):
+        assert [fast(X, pair).tolist()[0][0] for pair in ([X], (X,), Two(X, 3 * X))] == [1, 2, 3]
+
+
+def test_arrays_of_np_and_nd_are_told_apart(devices):
+    fast = hybridized(lambda X: X.sum())
+    for X in [np.ones((1, 2), ctx=devices[0]), mx.nd.ones((1, 2), ctx=devices[0])] * 2:
+        assert (type(fast(X)), fast(X).shape) == (type(X), X.sum().shape)
+
+
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='symbols of MXNet 2 do not have that difference')
+@pytest.mark.parametrize('dtype', ['int32', 'uint8', 'bool', 'float16', 'float64'])
+def test_numbers_keep_the_dtype(dtype, devices):
+    """MXNet 1.9 says for symbols only that a number is no integer, which makes integers float64."""
+    def compute(X):
+        return [X * 1.5, 2 * X, X + 1.7, 3 - X, X / 2, 1 - X * 2]
+
+    X = np.array([1, 0, 1], dtype=dtype, ctx=devices[0])
+    assert ([(result.dtype, result.tolist()) for result in hybridized(compute)(X)]
+            == [(result.dtype, result.tolist()) for result in compute(X)])
+
+
+@pytest.mark.parametrize('lists', [lambda *Y: [Y[0]], lambda *Y: Y, lambda *Y: [Y[0], (Y[1], Y[0])]])
+def test_lists_of_outputs(lists, devices):
+    def several(a):
+        return lists(a * 2, a * 3)
+
+    a = np.ones(2, ctx=devices[0])
+    a.attach_grad()
+    results = []
+    for call in (several, hybridized(several)):
+        with autograd.record():
+            outputs = call(a)
+            l = leaves(outputs)[-1].sum()
+        l.backward()
+        results.append(f'{outputs} {a.grad}')
+    assert results[0] == results[1]
+
+
+def test_default_values():
+    @hybridized
+    def f(X, Y=2, *, scale=3.0):
+        return X * Y * scale
+
+    assert f(np.ones(1)).item() == 6
+
+
+def test_a_first_call_in_several_threads(devices):
+    X = np.ones((2, 8), ctx=devices[0])
+    for i in range(10):
+        fast = hybridized(lambda X, i=i: np.tanh(X) * i + X)
+        with ThreadPoolExecutor(4) as pool:
+            found = [y.tolist() for y in pool.map(fast, [X] * 4)]
+        assert found == [fast.function(X).tolist()] * 4
+
+
+def test_a_bounded_number_of_operators(devices, monkeypatch):
+    """Each shape has its own operator; those used longest ago are dropped."""
+    created, deleted, cached_op = [], [], module.cached_op
+
+    class Operator:
+        def __init__(self, operator):
+            self.operator = operator
+            created.append(1)
+
+        def __call__(self, *arrays):
+            return self.operator(*arrays)
+
+        def __del__(self):
+            deleted.append(1)
+
+    monkeypatch.setattr(module, 'cached_op', lambda *args: Operator(cached_op(*args)))
+    double = hybridized(lambda a: np.multiply(a, 2))
+    for n in range(2, 3 * MAX_OPERATORS):
+        for rows in (n, 1):  # 1 is used every time, so its operator stays
+            double(np.ones((rows, 2), ctx=devices[0])).wait_to_read()
+    gc.collect()
+    assert len(created) == 3 * MAX_OPERATORS - 1 == len(deleted) + MAX_OPERATORS
+
+
+def test_an_operator_dropped_before_its_backward_pass(devices):
+    a = np.ones((1, 2), ctx=devices[0])
+    a.attach_grad()
+    square = hybridized(lambda a: a * a)
+    with autograd.record():
+        out = square(a)
+        for n in range(2, MAX_OPERATORS + 3):
+            square(np.ones((n, 2), ctx=devices[0]))
+    gc.collect()
+    out.backward()
+    assert a.grad.tolist() == [[2, 2]]
+
+
+def test_no_operator_at_the_edge_takes_a_scratch_area(monkeypatch):
+    """Graphs keep scratch areas of the engine's one ring; such an operator would take another at each call."""
+    graphs, cached_op = [], module.cached_op
+    monkeypatch.setattr(module, 'cached_op', lambda graph, flags: graphs.append(graph) or cached_op(graph, flags))
+    hybridized(lambda a: np.tanh(a))(np.ones((2, 2)))
+    operators = [node['op'] for node in graph_to_json(graphs[0])['nodes']]
+    assert operators == ['null', '_npx_reshape', '_npi_tanh', '_npx_reshape']
+
+
+class Call:
+    def __call__(self, X):
+        return X * 2
+
+    def method(self, X):
+        return X * 2
+
+
+@pytest.mark.parametrize('value', [gluon.nn.HybridSequential(), 5, Call(), Call().method, Call, abs,
+                                   functools.partial(dense, scale=1)])
+def test_other_callables_are_an_error(value):
+    with pytest.raises(ValueError, match=r'is no function of arrays: call net.hybridize\(\) for a network$'):
+        hybridized(value)
+
+
+def test_the_name_of_the_function_is_kept():
+    assert dense.__name__ == 'dense' and dense.__wrapped__ is dense.function
+
+
+def test_a_function_that_is_hybridized_again():
+    """As in a cell of a notebook that runs twice."""
+    fast = hybridized(dense)
+    assert fast.function is dense.function

@@ -1,0 +1,130 @@
+"""A Trainer that limits the norm of the gradient, on several devices."""
+import numpy
+import pytest
+
+from gluon_mgpu import concise
+from gluon_mgpu.mxnet_setup.compat import HybridBlock, autograd, gluon, init, np
+from gluon_mgpu.networks.loss import cross_entropy
+from gluon_mgpu.parallel.clipping import ClippingTrainer
+from gluon_mgpu.parallel.devices import Devices
+
+ROWS = (12, 7, 1)  # also fewer than devices
+
+
+def trained(devices, clip_norm, weight, **options):
+    """Train a dense layer in float64; return its weight on each device after each batch."""
+    net, rng = gluon.nn.Dense(3, in_units=4, use_bias=False), numpy.random.default_rng(1)
+    net.initialize(ctx=devices)
+    net.cast('float64')
+    net.weight.set_data(np.array(weight, dtype='float64'))
+    trainer = ClippingTrainer(net.collect_params(), 'sgd', {'learning_rate': 0.5}, clip_norm)
+    results = []
+    for rows in ROWS:
+        X, y = np.array(rng.normal(size=(rows, 4)), dtype='float64'), np.array(rng.integers(0, 3, rows))
+        concise.train_batch(X, y, net, cross_entropy, trainer, Devices(devices, **options))
+        results.append([w.asnumpy() for w in net.weight.list_data()])
+    return results
+
+
+@pytest.mark.parametrize('options', [{}, {'batch_size': 12}, {'parts': 2}])
+@pytest.mark.parametrize('num_devices', [1, 2, 3])
+@pytest.mark.parametrize('clip_norm', [0.05, 100.0])  # clipped and not
+def test_clip_norm(clip_norm, num_devices, options, device_list, rng):
+    """The norm is that of the gradient over the rows of all devices, once per step: equal on any number of devices."""
+    weight = rng.normal(size=(3, 4))
+    one = trained(device_list(1), clip_norm, weight, **options)
+    several = trained(device_list(num_devices), clip_norm, weight, **options)
+    W, draws, clipped = weight, numpy.random.default_rng(1), []
+    for rows, of_one, replicas in zip(ROWS, one, several):
+        assert {w.tobytes() for w in replicas} == {replicas[0].tobytes()}
+        assert abs(replicas[0] - of_one[0]).max() < 1e-12  # float64: sums in another order
+        X, y = draws.normal(size=(rows, 4)), draws.integers(0, 3, rows)
+        softmax = numpy.exp(X @ W.T)
+        error = softmax / softmax.sum(axis=1, keepdims=True) - numpy.eye(3)[y]
+        gradient = error.T @ X / options.get('batch_size', rows)
+        scale = min(clip_norm / numpy.sqrt((gradient ** 2).sum()), 1)
+        clipped.append(scale < 1)
+        W = W - 0.5 * scale * gradient
+        # Gluon's SGD keeps 1 / rows in float32
+        numpy.testing.assert_allclose(replicas[0], W, rtol=1e-6, atol=1e-7)
+    assert any(clipped) == (clip_norm == 0.05)
+
+
+@pytest.mark.parametrize('clip_norm', [None, 0.5])
+def test_the_divisor_of_each_step(clip_norm, devices):
+    """The gradient's norm is that for the divisor of this update, not of the one before; without a limit, Gluon's."""
+    net = gluon.nn.Dense(3, in_units=4, use_bias=False)
+    net.initialize(init.One(), ctx=devices)
+    net.cast('float64')
+    trainer = ClippingTrainer(net.collect_params(), 'sgd', {'learning_rate': 1}, clip_norm)
+    for batch_size in (4, 400):
+        before = net.weight.data(devices[0]).asnumpy()
+        with autograd.record():
+            ls = [net(np.ones((1, 4), dtype='float64', ctx=device)) for device in devices]
+        autograd.backward(ls)
+        trainer.step(batch_size)
+        norm = 12 ** 0.5 * len(devices) / batch_size
+        change = before - net.weight.data(devices[0]).asnumpy()
+        expected = norm if clip_norm is None else min(norm, clip_norm)
+        numpy.testing.assert_allclose(numpy.linalg.norm(change), expected, rtol=1e-6)  # 1 / rows in float32
+
+
+def test_large_gradients(devices):
+    """Their squares overflow in float32."""
+    net = gluon.nn.Dense(1, in_units=2, use_bias=False)
+    net.initialize(init.Zero(), ctx=devices)
+    trainer = ClippingTrainer(net.collect_params(), 'sgd', {'learning_rate': 1}, 1.0)
+    with autograd.record():
+        ls = [(net(np.ones((1, 2), ctx=device)) * 1e25).sum() for device in devices]
+    autograd.backward(ls)
+    trainer.step(1)
+    numpy.testing.assert_allclose(net.weight.data(devices[-1]).asnumpy(), -0.5 ** 0.5, rtol=1e-5)
+
+
+def test_clip_norm_ignores_stale_gradients(devices):
+    """They are not used in the update, but the sum over the devices grows with each step."""
+    class Net(HybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = gluon.nn.Dense(1, in_units=4), gluon.nn.Dense(1, in_units=4)
+
+        def forward(self, X, *more):
+            return self.first(X) + sum(self.second(Z) for Z in more)
+
+    net = Net()
+    net.initialize(ctx=devices)
+    trainer = ClippingTrainer(net.collect_params(), 'sgd', {'learning_rate': 1}, 0.5)
+    for num_inputs in (2, 1, 1):
+        before = net.first.weight.data(devices[0]).asnumpy()
+        with autograd.record():
+            ls = [net(*[np.ones((1, 4), ctx=device)] * num_inputs) for device in devices]
+        autograd.backward(ls)
+        trainer.step(1, ignore_stale_grad=True)
+        norm = numpy.linalg.norm(before - net.first.weight.data(devices[0]).asnumpy())
+        # four weights and a bias of each layer in the loss, with equal gradients
+        numpy.testing.assert_allclose(norm, 0.5 * (4 / (5 * num_inputs)) ** 0.5, rtol=1e-5)  # float32
+
+
+def test_clip_norm_of_several_dtypes(devices):
+    """In float16, the sum of the squares would overflow."""
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(40, in_units=50, use_bias=False), gluon.nn.Dense(40, in_units=50, use_bias=False))
+    net.initialize(init.Zero(), ctx=devices)
+    net[0].cast('float16')
+    trainer = ClippingTrainer(net.collect_params(), 'sgd', {'learning_rate': 1}, 1)
+    for param in net.collect_params().values():
+        for weight, gradient in zip(param.list_data(), param.list_grad()):
+            gradient[:] = 100
+            weight._fresh_grad = True
+    trainer.step(1)
+    for param in net.collect_params().values():  # 4000 equal numbers with the norm 1
+        for weight in param.list_data():
+            numpy.testing.assert_allclose(weight.asnumpy(), -1 / 4000 ** 0.5, rtol=2e-3)  # float16
+
+
+@pytest.mark.parametrize('clip_norm', [0, -1, numpy.nan, 'a'])
+def test_invalid_clip_norm(clip_norm, devices):
+    net = gluon.nn.Dense(3, in_units=4)
+    net.initialize(ctx=devices)
+    with pytest.raises(ValueError, match=rf'^clip_norm {clip_norm!r}: must be a number above 0'):
+        ClippingTrainer(net.collect_params(), 'sgd', {}, clip_norm)

@@ -26,7 +26,7 @@ STATIC_SHAPE = ('static_shape=True makes the gradients of {} wrong, as of parame
                 'in a penalty or a second call, and once in others',
                 'call net.hybridize(static_alloc=True) without static_shape')
 IMPURE = ('{} differ from those with hybridize(False), because {} is not pure: it uses what it read when traced{}',
-          'let forward depend on its arguments alone, and pass it what changes as an array; or hybridize other layers only')
+          'let forward depend on its arguments only, such as an array for what changes; or hybridize other layers only')
 EFFECT = ('{} is {}, and {} with hybridize(False), because forward runs while it is traced, not in each call',
           'change attributes in the step instead, or hybridize the other layers only')
 PRINTS = 'forward prints only while it is traced, because the network is hybridized.'

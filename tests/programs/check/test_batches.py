@@ -1,4 +1,4 @@
-"""What the check sees in the batches before it compares devices."""
+"""Numbers in the batches that one device cannot train on either."""
 from functools import partial
 
 import numpy

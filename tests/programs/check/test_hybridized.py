@@ -100,7 +100,7 @@ def step_with_penalty(state, X, y, devices):
 
 
 IMPURE = ('0.weight, 0.bias, 1.dense.weight and 1 more differ from those with hybridize(False), because the forward of '
-          '1 ({}) is not pure: it uses what it read when traced{}.', 'let forward depend on its arguments alone')
+          '1 ({}) is not pure: it uses what it read when traced{}.', 'let forward depend on its arguments only')
 EFFECT = 'change attributes in the step instead, or hybridize the other layers only.'
 
 

@@ -145,7 +145,7 @@ def test_the_bias_of_a_frozen_weight(active, batches):
 
 
 def test_a_forward_that_prints(batches):
-    """Which is no mistake."""
+    """That is no mistake."""
     note = 'forward prints only while it is traced, because the network is hybridized.'
     report = check_two(lambda devices: hybridized(devices, Prints), step_with_trainer, batches)
     assert report.ok and report.notes[0] == note, report

@@ -73,6 +73,14 @@ def test_labels_that_are_no_mistake(loss, label, batches):
     assert report.ok, report
 
 
+@pytest.mark.parametrize('loss, labels', [
+    (lambda y_hat, y: LOSS(y_hat, y) * (y < 4), [0, 1, 2, 3, 4, 9]),  # 4 and 9 are left out
+    (lambda y_hat, y: (y_hat ** 2).sum(axis=1), [1, 2, 3])])          # not used
+def test_labels_that_count_alike_and_are_no_mistake(loss, labels, batches):
+    y = numpy.resize(numpy.array(labels, 'int32'), 16)
+    assert check_two(make_network, step_with(loss), [(batches[0][0], y)]).ok
+
+
 @pytest.mark.parametrize('name, number', [('X', 'nan'), ('y', 'inf'), slow('X', '-inf')])
 def test_numbers_that_are_not_finite(name, number, batches):
     """One device fails as well; the user's step does not divide by 0."""

@@ -8,13 +8,12 @@ import pytest
 import safetensors
 import safetensors.numpy
 from loops import OPTIMIZERS, Loop, dense, network, small_resnet
-from networks.test_static_shapes import late
 from slow import slow
 from trainers import trainable
 
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.checkpoints.checkpoint import CheckpointError
-from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, np, npx
+from gluon_mgpu.mxnet_setup.compat import gluon, init, np, npx
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.training.parameters import by_name, copies
 

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from .arguments import full_path, integer, not_empty
 from .program import BAD_INPUT, run_program
+from .text import printable
 
 PICTURES = '.png', '.pdf', '.svg', '.jpg'
 
@@ -25,7 +26,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         message = re.sub(r'^argument ([^:]*): (.*: must )', r'\1 \2', message)  # --lr 0: must ...
-        self.exit(BAD_INPUT, f'{self.program}: {message}; --help shows all flags\n')
+        self.exit(BAD_INPUT, f'{self.program}: {printable(message)}; --help shows all flags\n')
 
     def run(self, argv: list | None, work: Callable[[argparse.Namespace], object]) -> int:
         """Parse `argv`, call `work` with the flags and return the exit status; see `run_program`."""

@@ -2,9 +2,12 @@
 # Imports only what Python itself has imported, because such a file can hide any other module
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 from importlib.machinery import PathFinder
+
+from ..base.text import print_text
 
 
 def how_to_unhide(error: BaseException) -> str:
@@ -38,5 +41,7 @@ def end_program(kind: type[BaseException], error: BaseException, trace: object) 
         line = line and f'{line} (python -m gluon_mgpu doctor shows the details)'
     if not line:
         return sys.__excepthook__(kind, error, trace)  # type: ignore[arg-type]
-    print(line, file=sys.stderr)
+    print_text(line, stream=sys.stderr)
+    # A part of MXNet could print another error when Python ends
+    atexit.unregister(getattr(sys.modules.get('mxnet.base'), '_notify_shutdown', print))
     raise SystemExit(2)

@@ -1,16 +1,20 @@
 """Trained networks from the checkpoints of runs, for `predict` and `export`."""
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 from ..base.flags import quoted
+from ..base.program import reason
+from ..base.text import print_text
 from ..checkpoints import checkpoint
-from ..checkpoints.run_folder import newest_checkpoint, recorded_steps
+from ..checkpoints.run_folder import check_metadata, newest_checkpoint, recorded_steps
 from ..devices import devices_text, parse_devices
 from ..networks.hybridize.block import hybridized
 from ..networks.precision import check_dtype
 from ..settings.chapters import CHAPTERS
+from ..training.history import read_history
 
 
 def trained_network(path, devices: list | None = None) -> tuple:
@@ -50,9 +54,17 @@ def run_to_load(path) -> tuple[Path, dict]:
     is_chapter = isinstance(config, dict) and config.get('chapter') in [*CHAPTERS]
     if not is_chapter or recorded_steps(metadata) is None:
         raise checkpoint.CheckpointError(f'{found}: must be from a run of {" or ".join(CHAPTERS)}')
+    try:
+        check_metadata(metadata)
+    except ValueError as error:
+        raise checkpoint.CheckpointError(f'{found}: not written by a run, {error}') from None
     history = found.parent / 'history.csv'
-    if Path(path).is_dir() and history.exists():
-        recorded = history.read_bytes().count(b'\n') - 1  # without the header
+    if Path(path).is_dir() and os.path.lexists(history):
+        try:
+            recorded = len(read_history(history))
+        except (OSError, ValueError) as error:
+            raise checkpoint.CheckpointError(f'{history} cannot be read, {reason(error)}; name {found} instead of its '
+                                             'folder') from None
         if recorded > len(metadata['run']['history']):
             raise checkpoint.CheckpointError(
                 f'{path}: its newest complete checkpoint is {place_of(metadata)}, but history.csv has {recorded} '
@@ -75,5 +87,5 @@ def load_run(found: Path, config: dict, devices: list) -> Any:
         net = [[param.copyto(device) for param in net] for device in devices]
     else:
         net.initialize(ctx=devices)
-    checkpoint.load(found, net, log=print)
+    checkpoint.load(found, net, log=print_text)
     return net

@@ -40,7 +40,7 @@ def test_a_given_name(tmp_path, exists):
         path.mkdir(parents=True)
     check_free(path)
     with ExitStack() as stack:
-        assert claim_folder(path, 'scratch', {'a': 1}, stack) == path
+        assert claim_folder(path, 'scratch', {'a': 1}, stack).path == path
         with pytest.raises(ValueError, match='where is in use by another run: wait until it ends'):
             lock_folder(path, stack)
     with ExitStack() as stack:
@@ -150,7 +150,7 @@ def test_after_a_full_disk_the_folder_can_be_used(tmp_path, full_disk):
         claim_folder(tmp_path / 'run', 'scratch', {}, stack)
     assert list((tmp_path / 'run').iterdir()) == []
     with ExitStack() as stack:
-        assert claim_folder(tmp_path / 'run', 'scratch', {}, stack) == tmp_path / 'run'
+        assert claim_folder(tmp_path / 'run', 'scratch', {}, stack).path == tmp_path / 'run'
 
 
 def test_files_that_look_unfinished_are_not_ours(tmp_path):

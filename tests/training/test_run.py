@@ -133,7 +133,7 @@ def test_too_few_epochs_for_a_resumed_run():
     between_epochs = {**state, **NOT_BEGUN}
     Run(1, quiet=True).restore(between_epochs)
     with pytest.raises(ValueError, match='num_epochs 1: must be at least 2, the epoch that the run has reached'):
-        Run(1, quiet=True).restore({**between_epochs, 'history': 2 * state['history']})
+        Run(1, quiet=True).restore({**between_epochs, 'history': [*state['history'], [2, 2.0, 1.5, 0.4, 100.0]]})
 
 
 @pytest.mark.parametrize('error', [BrokenPipeError(32, 'Broken pipe'), OSError(28, 'No space left on device'),

@@ -263,7 +263,8 @@ def test_metadata_of_another_kind(part, value):
 
 
 @pytest.mark.parametrize('place, wrong', [
-    (0, (*WRONG, 0, 2, 1.5)), (1, (*WRONG, -1)), (2, WRONG), (3, (*WRONG, -0.1, 1.1)), (4, (*WRONG, -1)), (5, WRONG[1:])])
+    (0, (*WRONG, 0, 2, 1.5)), (1, (*WRONG, -1)), (2, WRONG), (3, (*WRONG, -0.1, 1.1)), (4, (*WRONG, -1)),
+    (5, WRONG[1:])])
 def test_a_forged_history(place, wrong):
     row = [1, 2.0, 1.5, 0.5, 10.0, 0.1]
     assert checked_history([row, [2, *row[1:5]], [3, *row[1:5], None]])[0] == tuple(row)

@@ -82,7 +82,8 @@ def obstacle() -> str:
     try:
         importlib.import_module('numpy')
     except Exception as error:
-        remedy = how_to_unhide(error) or "pip install --force-reinstall 'numpy>=1.22'"
+        remedy = MORE_MEMORY if is_out_of_memory(error) else how_to_unhide(error)
+        remedy = remedy or "pip install --force-reinstall 'numpy>=1.22'"
         return f'NumPy cannot be imported ({described(error)}): {remedy}'
     role = os.environ.get('DMLC_ROLE', 'worker')
     if role != 'worker' and not sys.modules.get('mxnet'):  # the import would wait for a job, or fail without one

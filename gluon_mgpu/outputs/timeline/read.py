@@ -22,7 +22,7 @@ from typing import NamedTuple
 from ...base.files import read_file
 
 MAX_TRACE = 2**26   # bytes
-MAX_DEVICES = 100   # lanes in a picture
+MAX_DEVICES, MAX_EVENTS = 100, 30_000  # in a picture, which takes half a minute then
 
 LANE = re.compile(r'(cpu|gpu)(/\d+| pinned/| shared/)$')  # the profiler's processes that are devices
 BRACES = re.compile(r'\{[^}]*\}?|\]')                     # operator{name=...;...}: attributes, added by MXNet 2
@@ -58,8 +58,10 @@ def parse(trace: str | bytes, path) -> list[Event]:
                          'give the trace.json that --timeline writes') from None
     if not events:
         raise ValueError(f'{path} contains no operation on a device: record a training step with --timeline')
-    if len({e.device for e in events}) > MAX_DEVICES:
-        raise ValueError(f'{path} has more than {MAX_DEVICES} devices, too many for a picture')
+    for what, number, most in (('devices', len({e.device for e in events}), MAX_DEVICES),
+                               ('operations', len(events), MAX_EVENTS)):
+        if number > most:
+            raise ValueError(f'{path} has more than {most} {what}, too many for a picture: record one step')
     return events
 
 

@@ -6,6 +6,7 @@ import stat
 import threading
 
 import pytest
+from limits import limits
 
 from gluon_mgpu.base import files as module
 from gluon_mgpu.base.files import SameFolder, beside, check_writable, open_file, same_folder, write_atomically
@@ -99,7 +100,7 @@ def test_only_regular_files_of_bounded_size_are_opened(tmp_path):
     for path, limit, words in ((tmp_path / 'fifo', 9, 'not a regular file'), ('/dev/zero', 9, 'not a regular file'),
                                (tmp_path / 'a', 4, 'larger than 4 bytes'), (tmp_path, 9, 'Is a directory'),
                                (tmp_path / 'none', 9, 'No such file or directory')):
-        with pytest.raises(OSError, match=words) as error:
+        with limits(5), pytest.raises(OSError, match=words) as error:
             open_file(path, limit)
         assert str(error.value.filename) == str(path)
     assert module.read_file(tmp_path / 'a', 5) == b'12345'

@@ -5,19 +5,17 @@ It ends in time, with one line and status 2, or does without the file, and sends
 from __future__ import annotations
 
 import ast
-import contextlib
 import json
 import os
 import re
-import resource
 import shutil
-import signal
 from pathlib import Path
 
 import idx_files
 import numpy
 import pytest
 from devices_flag import devices_flag
+from limits import limits
 from PIL import Image
 
 from gluon_mgpu.__main__ import PROGRAMS, main
@@ -75,24 +73,6 @@ def here(files, tmp_path, monkeypatch):
     shutil.copytree(files, tmp_path / 'here')
     monkeypatch.chdir(tmp_path / 'here')
     return tmp_path / 'here'
-
-
-@contextlib.contextmanager
-def limits(seconds: int = 60, memory: int = 2**32):
-    """Raise TimeoutError after some seconds, and MemoryError if this process takes so many bytes more."""
-    def end(*_):
-        raise TimeoutError('the program does not end')
-
-    before, handler = resource.getrlimit(resource.RLIMIT_AS), signal.signal(signal.SIGALRM, end)
-    pages = int(Path('/proc/self/statm').read_text().split()[0])
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + memory, before[1]))
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, handler)
-        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def replace(path: Path, kind: str) -> None:

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from ..base.flags import quoted
-from ..base.program import reason
 from ..base.text import print_text
 from ..checkpoints import checkpoint
-from ..checkpoints.run_folder import check_metadata, newest_checkpoint, recorded_steps
+from ..checkpoints.run_folder import check_metadata, newest_checkpoint
 from ..devices import devices_text, parse_devices
 from ..networks.hybridize.block import hybridized
 from ..networks.precision import check_dtype
@@ -50,21 +49,15 @@ def run_to_load(path) -> tuple[Path, dict]:
     if found is None:
         remedy = 'resume the run' if (Path(path) / 'config.json').exists() else 'name the folder of a run'
         raise checkpoint.CheckpointError(f'{path}: no complete checkpoint was found; {remedy}')
-    config = metadata.get('config')
-    is_chapter = isinstance(config, dict) and config.get('chapter') in [*CHAPTERS]
-    if not is_chapter or recorded_steps(metadata) is None:
-        raise checkpoint.CheckpointError(f'{found}: must be from a run of {" or ".join(CHAPTERS)}')
     try:
         check_metadata(metadata)
+        if metadata['config']['chapter'] not in CHAPTERS:
+            raise ValueError(f'its chapter is {metadata["config"]["chapter"]!r}')
     except ValueError as error:
-        raise checkpoint.CheckpointError(f'{found}: not written by a run, {error}') from None
+        raise checkpoint.CheckpointError(f'{found}: must be from a run of {" or ".join(CHAPTERS)}; {error}') from None
     history = found.parent / 'history.csv'
     if Path(path).is_dir() and os.path.lexists(history):
-        try:
-            recorded = len(read_history(history))
-        except (OSError, ValueError) as error:
-            raise checkpoint.CheckpointError(f'{history} cannot be read, {reason(error)}; name {found} instead of its '
-                                             'folder') from None
+        recorded = len(read_history(history))
         if recorded > len(metadata['run']['history']):
             raise checkpoint.CheckpointError(
                 f'{path}: its newest complete checkpoint is {place_of(metadata)}, but history.csv has {recorded} '

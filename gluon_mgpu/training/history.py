@@ -51,7 +51,6 @@ def read_history(path) -> list[EpochResult]:
         records = csv.DictReader(read_file(path).decode().splitlines())
         return checked_history([[int(e['epoch']), *(float(e[name]) for name in EpochResult._fields[1:5]),
                                  float(e['lr']) if e.get('lr') else None] for e in records])
-    except KeyError as missing:
-        raise ValueError(f'lacks {missing}') from None
-    except (TypeError, csv.Error) as error:
-        raise ValueError(str(error)) from None
+    except (KeyError, TypeError, ValueError, csv.Error) as error:
+        problem = f'lacks {error}' if isinstance(error, KeyError) else f'is damaged, {error}'
+        raise ValueError(f'{path} {problem}') from None

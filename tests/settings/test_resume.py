@@ -687,7 +687,7 @@ def test_predict_and_export_refuse_forged_checkpoints(program):
         before = path.read_bytes()
         forge(path, **change)
         for chapter in (predict, export):
-            assert f'{path}: not written by a run, ' in error_of(program, path, chapter=chapter)
+            assert f'{path}: must be from a run of scratch or concise; ' in error_of(program, path, chapter=chapter)
         path.write_bytes(before)
 
 

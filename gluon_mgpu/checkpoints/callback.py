@@ -110,14 +110,14 @@ class CheckpointCallback(Callback):
 
     def _restore_best(self, run: Run) -> None:
         """Copy the checkpoint of the best epoch of a resumed run, if `BEST` is missing or of an abandoned branch."""
-        for path in [self.folder / BEST, Path(self.resume), *checkpoints(self.folder)] if run.history else []:
+        for path in [self.folder / BEST, Path(self.resume), *checkpoints(self.folder)]:
             if found := self._read_best(path, run):
                 self._best = found if path.name != BEST else None
                 return self._try(self._write_best)
 
     def _read_best(self, path: Path, run: Run) -> tuple[Snapshot, dict] | None:
         """Return the content of a file, if it is the checkpoint of the best epoch in the history of a run."""
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError):  # also if there is no epoch yet
             record, arrays = checkpoint.read(path)
             metadata = record.pop('metadata')
             check_state(metadata.get('run'))

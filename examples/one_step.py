@@ -37,7 +37,7 @@ from pathlib import Path
 
 from flags import read_flags, run_example
 
-from gluon_mgpu.base.words import counted
+from gluon_mgpu.base.text import counted
 from gluon_mgpu.mxnet_setup.compat import autograd, np, npx
 from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.split import split_batch

@@ -24,7 +24,7 @@ from __future__ import annotations
 from common import part_of, read_flags, run_example
 
 from gluon_mgpu import Timer, concise, scratch
-from gluon_mgpu.base.words import counted
+from gluon_mgpu.base.text import counted
 from gluon_mgpu.mxnet_setup.compat import gluon, init, npx
 from gluon_mgpu.networks.loss import cross_entropy
 from gluon_mgpu.networks.resnet import resnet18

@@ -29,7 +29,7 @@ from pathlib import Path
 from common import available, part_of, read_flags, run_example
 
 from gluon_mgpu import Timer
-from gluon_mgpu.base.words import counted
+from gluon_mgpu.base.text import counted
 from gluon_mgpu.devices import devices_text, parse_devices
 from gluon_mgpu.mxnet_setup.compat import npx
 from gluon_mgpu.outputs.timeline.draw import draw

@@ -5,11 +5,11 @@ starts with the checksum of the arrays and of its other items.
 """
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import json
 import os
-import stat
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import numpy
 import safetensors.numpy
 
-from ..base.files import write_atomically
+from ..base.arguments import is_count, is_number
+from ..base.files import open_file, write_atomically
 from ..mxnet_setup.compat import npx
 from ..parallel.workers import Workers
 from ..training.parameters import check_initialized, create_deferred, unregistered
@@ -102,6 +103,8 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, log: Callable[[
     if trainer is not None:
         if 'optimizer' not in record:
             raise CheckpointError(f'{path}: it has no optimizer state; load it without the trainer')
+        if not _is_optimizer(record['optimizer']):
+            raise CheckpointError(f'{path}: its optimizer state is malformed')
         state.check_optimizer(path, trainer, net, record['optimizer'], arrays)
     create_deferred(net, {name: kept[0].shape for name, kept in parameters.items()})
     npx.waitall()
@@ -135,9 +138,7 @@ def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
     """
     path = os.fspath(path)  # raises TypeError for a number, which would mean a file that is open
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # opening a FIFO would wait for a writer
-            raise DamagedError(f'{path}: not a regular file')
-        open(path, 'rb').close()  # raises an OSError with the reason; safe_open always says that there is no such file
+        open_file(path).close()  # safe_open always says that there is no such file
         with safetensors.safe_open(path, 'numpy') as file:
             record = json.loads(file.metadata()['gluon_mgpu'])
             expected, version = record.pop('sha256'), record['version']
@@ -153,6 +154,8 @@ def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
                 and all(len({(array.shape, array.dtype) for array in copies}) == 1 for copies in arrays.values())):
             raise ValueError
     except OSError as error:
+        if error.errno in (errno.EINVAL, errno.EISDIR):
+            raise DamagedError(f'{path}: not a regular file') from None
         raise CheckpointError(f'{path}: cannot be read ({error.strerror or error})') from None
     except CheckpointError:
         raise
@@ -169,6 +172,14 @@ def checksum(record: dict, tensors: dict[str, numpy.ndarray]) -> str:
         digest.update(f'{name} {array.dtype.name} {array.shape}'.encode())
         digest.update(numpy.ascontiguousarray(array, array.dtype.newbyteorder('<')).data)
     return digest.hexdigest()
+
+
+def _is_optimizer(record: dict) -> bool:
+    """Return True for what `state.collect_optimizer` returns, also after JSON."""
+    counts, numbers = record.get('counts'), record.get('numbers')
+    return (isinstance(counts, dict) and isinstance(numbers, dict) and isinstance(record.get('name'), str)
+            and all(map(is_count, (record.get('num_update'), *counts.values()))) and numbers.keys() <= {*state.NUMBERS}
+            and all(number is None or is_number(number) for number in numbers.values()))
 
 
 def _merge_equal(copies: list[numpy.ndarray]) -> list[numpy.ndarray]:

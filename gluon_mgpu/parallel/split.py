@@ -10,7 +10,7 @@ import numpy
 
 from ..base.arguments import positive
 from ..base.nested import leaves, refill
-from ..base.words import counted
+from ..base.text import counted
 from ..data.shards import shard_rows
 from ..devices.lists import check_devices, check_list, check_omp_threads
 from ..mxnet_setup.compat import Context, empty_with_view, mx

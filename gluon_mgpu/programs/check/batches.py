@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 
 from ...base.nested import leaves, refill
-from ...base.words import counted, described
+from ...base.text import counted, described
 from .comparison import first_update
 from .user_step import Training
 

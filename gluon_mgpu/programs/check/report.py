@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from ...base.arguments import integer
-from ...base.words import counted
+from ...base.text import counted
 from ...devices import check_devices
 from ...mxnet_setup.compat import mx
 from ...parallel.workers import Workers

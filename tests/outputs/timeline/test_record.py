@@ -275,3 +275,12 @@ def test_a_folder_that_vanishes_does_not_end_the_run(profiles, tmp_path, capsys)
     train(run, 3)
     assert len(run.history) == 2
     assert 'no timeline: No such file or directory' in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not os.path.isdir('/proc/self/fd'), reason='not Linux')
+def test_a_process_that_is_killed_while_it_records_leaves_no_file(tmp_path):
+    code = ('import os; from gluon_mgpu.outputs.timeline import record\n'
+            'record.start_profiler(); record.stop_profiler(); record.start_profiler(); os.kill(os.getpid(), 9)')
+    done = subprocess.run([sys.executable, '-c', code], env={**os.environ, 'TMPDIR': str(tmp_path)}, timeout=60,
+                          capture_output=True, text=True)
+    assert done.returncode == -9 and os.listdir(tmp_path) == [], done.stderr

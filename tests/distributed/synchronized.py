@@ -3,15 +3,14 @@ import sys
 
 import numpy
 from parallel.sync_batch_norm.norms import nn, sequential, small_net
+from trainers import trainable
 
 from gluon_mgpu import concise
 from gluon_mgpu.data.shards import shard_rows
 from gluon_mgpu.mxnet_setup.compat import gluon, np, npx
-from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.parallel.devices import Devices
 from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
-from trainers import trainable
 from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.parameters import by_name
 
@@ -41,7 +40,8 @@ def trained(case, devices, workers=None, order=lambda n: range(n)):
     for param in trainable(net):
         param.set_data(np.array(rng.normal(scale=0.2, size=param.shape), dtype='float64'))
     trainer = job.trainer(trainable(net), 'sgd', {'learning_rate': 0.1, 'momentum': 0.9})
-    fast = SyncBatchNorm(net, workers) if workers else hybridized(net)
+    net.hybridize(static_alloc=True, static_shape=True)
+    trained_net = SyncBatchNorm(net, workers) if workers else net
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     for n in sizes:
         X, y = rng.normal(1, 1, size=(n, 1, SIDE, SIDE)), rng.integers(0, 10, n).astype('int32')
@@ -49,7 +49,7 @@ def trained(case, devices, workers=None, order=lambda n: range(n)):
         X, y = X[list(rows)], y[list(rows)]
         concise.train_batch(np.array(X, dtype='float64') if len(X) else np.empty((0, 1, SIDE, SIDE), dtype='float64'),
                             np.array(y, dtype='int32') if len(y) else np.empty(0, dtype='int32'),
-                            fast, loss, trainer, Devices(devices, 64, parts=parts, workers=job))
+                            trained_net, loss, trainer, Devices(devices, 64, parts=parts, workers=job))
     npx.waitall()
     return {name: param.data(devices[0]).asnumpy() for name, param in by_name(net).items()}
 

@@ -7,8 +7,8 @@ import idx_files
 import numpy
 import psutil
 import pytest
+from bfloat16 import needs_bfloat16
 from history_csv import history
-from networks.test_precision import needs_bfloat16
 from runs import outcome, run
 from synchronized import CASES, trained
 from test_equality import HERE

@@ -16,7 +16,7 @@ CALLS = {'load_states', 'set_states', 'load_optimizer_states', 'load_parameters'
 LOADERS = {'nd', 'npx', 'np', 'mx', 'mxnet', 'library', 'torch'}  # modules with a load() of this kind
 # Used between workers, which trust each other and their network, as .github/SECURITY.md says
 ALLOWED = {('gluon_mgpu/distributed/horovod_workers.py', 'allgather_object'),
-           ('gluon_mgpu/outputs/onnx_model/files.py', 'load'), ('gluon_mgpu/parallel/trainer.py', 'load_states')}
+           ('gluon_mgpu/outputs/onnx_model/files.py', 'load')}
 
 
 def dangerous(source: str) -> list[str]:

@@ -7,9 +7,11 @@ import shutil
 import idx_files
 import numpy
 import pytest
+from checkpoints.loops import OPTIMIZERS, small_resnet
 from devices_flag import devices_flag
 from history_csv import history
 from slow import slow
+from trainers import trainable
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.base.program import JobError
@@ -18,11 +20,13 @@ from gluon_mgpu.checkpoints.callback import CheckpointCallback
 from gluon_mgpu.checkpoints.run_folder import checkpoints
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import gluon, np
+from gluon_mgpu.networks.loss import cross_entropy
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
 from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.programs import export, predict
 from gluon_mgpu.settings.resume import AUTO, check_on_rank_0, check_same_run
 from gluon_mgpu.training.callback import Callback
+from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 from gluon_mgpu.training.run import Run
 from gluon_mgpu.training.schedules import schedule
 
@@ -94,19 +98,43 @@ def test_resume_after_an_epoch(chapter, devices, data, tmp_path):
                  resume=checkpoint_after(2, tmp_path / 'first')) == whole
 
 
+@pytest.mark.parametrize('k', [slow(1), 2, slow(3)])
 @pytest.mark.parametrize('settings', [{'optimizer': 'nag', 'momentum': 0.9}, slow({'optimizer': 'adam'}),
-                                      {'clip_norm': 0.1}])
-def test_other_optimizers_resume_within_an_epoch(settings, devices, data, tmp_path, keep_all):
-    def net():
-        net = gluon.nn.HybridSequential()
-        net.add(gluon.nn.Flatten(), gluon.nn.Dense(10))
-        return net
-
-    plain = train(concise, devices, data, tmp_path / 'plain', net=net())
-    whole = train(concise, devices, data, tmp_path / 'whole', net=net(), **settings)
+                                      slow({'momentum': 0.9, 'sync_batch_norm': True}), {'clip_norm': 0.1}])
+def test_other_optimizers_resume_within_an_epoch(settings, k, device_list, data, tmp_path, keep_all):
+    devices = device_list(k)
+    plain = train(concise, devices, data, tmp_path / 'plain', net=small_resnet(devices))
+    whole = train(concise, devices, data, tmp_path / 'whole', net=small_resnet(devices), **settings)
     assert whole != plain
-    assert train(concise, devices, data, tmp_path / 'resumed', net=net(),
-                 resume=checkpoint_after(3, tmp_path / 'whole'), **settings) == whole
+    for step in (3, 5, 9):
+        assert train(concise, devices, data, tmp_path / str(step), net=small_resnet(devices),
+                     resume=checkpoint_after(step, tmp_path / 'whole'), **settings) == whole
+
+
+@pytest.mark.parametrize('k', [slow(1), 2, slow(3)])
+@pytest.mark.parametrize('optimizer', ['momentum', slow('adam')])
+@pytest.mark.parametrize('update_on_kvstore', [None, False])  # None: MXNet decides
+def test_an_own_loop_resumes(update_on_kvstore, optimizer, k, device_list, data, tmp_path, keep_all):
+    """Within an epoch and after one."""
+    devices = device_list(k)
+
+    def trained(folder, resume=None, every=1, num_epochs=EPOCHS):
+        net, (name, settings) = small_resnet(devices), OPTIMIZERS[optimizer]
+        trainer = gluon.Trainer(trainable(net), name, settings, update_on_kvstore=update_on_kvstore)
+        folder.mkdir()
+        run = Run(num_epochs, quiet=True, callbacks=[CheckpointCallback(folder, every=every, resume=resume)])
+        train_iter, test_iter = data()
+        for _ in run.epochs(net, trainer, seed=0):
+            for X, y in run.batches(train_iter):
+                run.record_losses(concise.train_batch(X, y, net, cross_entropy, trainer, devices))
+            run.end_epoch(evaluate_accuracy_gpus(net, test_iter, devices=devices))
+        return [(e.epoch, e.loss, e.test_acc) for e in run.history], bits(checkpoint.read(checkpoints(folder)[0])[1])
+
+    whole = trained(tmp_path / 'whole')
+    for step in (3, 5, 9):  # 5: after all batches of an epoch, before its evaluation
+        assert trained(tmp_path / str(step), checkpoint_after(step, tmp_path / 'whole')) == whole
+    trained(tmp_path / 'first', every=None, num_epochs=1)
+    assert trained(tmp_path / 'second', checkpoint_after(5, tmp_path / 'first'), None) == whole
 
 
 def test_a_network_with_dropout_resumes_after_an_epoch(devices, data, tmp_path):
@@ -498,7 +526,7 @@ def test_values_can_be_removed(program, tmp_path):
 
 
 def test_a_run_that_has_ended_says_what_would_continue_it(program, monkeypatch):
-    monkeypatch.setattr('gluon_mgpu.training.evaluate.evaluate_accuracy_gpus', lambda *args, **options: 0.5)
+    monkeypatch.setattr(scratch, 'evaluate_accuracy_gpus', lambda *args, **options: 0.5)
     program.start('--num-epochs', 2)
     line = 'checkpoint-00000008.safetensors, which is the end of the run; to train longer, give'
     assert f'{line} a larger --num-epochs\n' in program('--resume', program.out)[1]

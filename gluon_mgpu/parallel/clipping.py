@@ -22,8 +22,8 @@ class ClippingTrainer(gluon.Trainer):
         self.clip_norm = None if clip_norm is None else positive('clip_norm', clip_norm)
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
-        # `step` and `update` call this, after they have set `rescale_grad`. If each device clipped its own gradients
-        # before the sum, the result would depend on the number of devices
+        # `step` and `update` call this after the sum; `rescale_grad` has the divisor. If each device clipped its own
+        # gradients before the sum, the result would depend on the number of devices
         if self.clip_norm is not None:
             params = [param for param in self._params if param.grad_req != 'null']
             _clip(params, self.clip_norm / self._optimizer.rescale_grad)

@@ -53,6 +53,8 @@ def backward(net: Callable, ls: list) -> None:
         net.backward(ls)
     elif ls:
         autograd.backward(ls)
+    elif any(param._deferred_init for param in trained(net)):
+        raise ValueError('a batch without rows, before one has given the layers their shapes: leave it out')
 
 
 def trained(net: Any) -> list:

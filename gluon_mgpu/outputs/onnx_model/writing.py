@@ -9,7 +9,7 @@ from typing import Any
 
 from ...base.files import check_writable, write_atomically
 from ...base.program import reason
-from ...mxnet_setup.compat import npx
+from ...mxnet_setup.compat import mx, npx
 from .comparison import Example, compare, random_like, session, special_examples
 from .graph import Graph
 from .network import Network
@@ -83,19 +83,26 @@ def write_model(net: Any, path: str | os.PathLike, *examples: Any, input_names: 
             found = [run(example.inputs) for example in compared]
         except Exception as error:
             raise explain(error) from error
-        limits = of_coordinates(graph.operators), FILE_ADVICE if network.is_graph else ADVICE
-        try:
-            result = compare(outputs, compared, found, *limits)
-        except ValueError:
-            if not sorting(graph.operators):
-                raise
-            result = _compare_parts(graph, network, compared, settings, limits)
+        result = _compare(graph, network, compared, found, settings)
     write_atomically(path, content)
     log(f'model: {path}, {result}')
 
 
+def _compare(graph: Graph, network: Network, examples: Sequence[Example], found: list, settings: tuple) -> str:
+    """Compare the results of a model, or of its parts if the network sorts; `settings` are for `onnx_model`."""
+    limits = of_coordinates(graph.operators), FILE_ADVICE if network.is_graph else ADVICE
+    try:
+        return compare(settings[2], examples, found, *limits)
+    except ValueError as error:
+        if not sorting(graph.operators):
+            raise
+        try:
+            return _compare_parts(graph, network, examples, settings, limits)
+        except mx.MXNetError:
+            raise error from None
+
+
 def _compare_parts(graph: Graph, network: Network, examples: Sequence[Example], settings: tuple, limits: tuple) -> str:
-    """Compare the parts of a network that sorts; `settings` are for `onnx_model`, `limits` for `compare`."""
     from .conversion import onnx_model
     inputs, params, outputs, batch = settings
     ops, lines = sorting(graph.operators), []

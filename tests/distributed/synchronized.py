@@ -17,6 +17,8 @@ from gluon_mgpu.training.parameters import by_name
 # Network, rows of ten batches, parts of a batch. At first, only one worker has a row. Of a part, possibly none has
 CASES = {'small': (small_net, (1, 64, 5, 2, 32, 3, 7, 4, 33, 16), 1),
          'in parts': (small_net, (1, 64, 4, 32, 1, 8, 12, 24, 40, 16), 2),
+         'clipped': (small_net, (1, 64, 5, 2, 32, 3, 7, 4, 33, 16), 1),
+         'adam, clipped, in parts': (small_net, (1, 64, 4, 32, 1, 8, 12, 24, 40, 16), 2),
          # A worker without rows could send all exchanges of several steps at once
          'deep': (lambda: sequential(*(layer for _ in range(12) for layer in (nn.Conv2D(4, 3, padding=1),
                                                                               nn.BatchNorm())), nn.Dense(10)),
@@ -39,7 +41,9 @@ def trained(case, devices, workers=None, order=lambda n: range(n)):
     net.cast('float64')
     for param in trainable(net):
         param.set_data(np.array(rng.normal(scale=0.2, size=param.shape), dtype='float64'))
-    trainer = job.trainer(trainable(net), 'sgd', {'learning_rate': 0.1, 'momentum': 0.9})
+    sgd, adam = ('sgd', {'learning_rate': 0.1, 'momentum': 0.9}), ('adam', {'learning_rate': 0.01})
+    clip_norm = 0.1 if 'clipped' in case else None
+    trainer = job.trainer(trainable(net), *(adam if 'adam' in case else sgd), clip_norm)
     net.hybridize(static_alloc=True, static_shape=True)
     trained_net = SyncBatchNorm(net, workers) if workers else net
     loss = gluon.loss.SoftmaxCrossEntropyLoss()

@@ -142,6 +142,21 @@ def test_a_network_that_gets_no_shapes_from_the_first_batch():
         parameters_after_broadcast(net, np.zeros((3, 4)))
 
 
+def test_running_statistics_may_differ_between_workers():
+    """The book's `net.collect_params()` has them, and the first forward pass has changed them."""
+    net, compared = gluon.nn.BatchNorm(in_channels=3), {}
+    net.initialize()
+    workers = SimpleNamespace(size=2, check_equal=lambda facts, *remedy: compared.update(facts),
+                              record=lambda exchange: None, _allreduce=lambda array, kind, number: array)
+    trainer = HorovodTrainer(workers, 0, net.collect_params(), 'sgd', {'learning_rate': 0.1})
+    with autograd.record():
+        l = net(np.ones((4, 3)))
+    l.backward()
+    trainer.step(4)
+    assert [name for name in compared if 'checksum' in name] == [f'the checksum of parameter {i} of the Trainer'
+                                                                 for i in (0, 1)]  # gamma and beta
+
+
 @pytest.mark.parametrize('clip_norm', [None, 0.1])
 def test_only_steps_that_ignore_stale_gradients_exchange_which_are_fresh(clip_norm):
     """That exchange blocks."""

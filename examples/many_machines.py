@@ -50,7 +50,7 @@ from gluon_mgpu import split_batch
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.distributed.launchers import ADDRESS
 from gluon_mgpu.mxnet_setup.compat import autograd, mx
-from gluon_mgpu.parallel.workers import Workers
+from gluon_mgpu.parallel.workers import ThisProcess, Workers
 from gluon_mgpu.scratch import allreduce, get_params, init_params, lenet, loss, sgd
 
 
@@ -119,7 +119,7 @@ def main(argv: list | None = None) -> None:
     for before, after in ((one_device, two_devices), (two_devices, two_machines)):
         print(difference(before, after))
     for step, devices in ((one_device, args.devices[:1]), (two_devices, args.devices[:2])):
-        print(f'trained on {devices}: sum of all parameters {train(step, devices, Workers()):.4f}')
+        print(f'trained on {devices}: sum of all parameters {train(step, devices, ThisProcess()):.4f}')
 
 
 if __name__ == '__main__':

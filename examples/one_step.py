@@ -39,7 +39,7 @@ from flags import read_flags, run_example
 
 from gluon_mgpu.base.text import counted
 from gluon_mgpu.mxnet_setup.compat import autograd, np, npx
-from gluon_mgpu.parallel.devices import Devices
+from gluon_mgpu.parallel.sharing import Devices
 from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.scratch import allreduce, get_params, init_params, lenet, loss, sgd, train_batch
 

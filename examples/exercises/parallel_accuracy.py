@@ -23,7 +23,7 @@ from common import median_seconds, part_of, read_flags, run_example
 
 from gluon_mgpu import evaluate_accuracy_gpus
 from gluon_mgpu.mxnet_setup.compat import npx
-from gluon_mgpu.parallel.devices import Devices
+from gluon_mgpu.parallel.sharing import Devices
 from gluon_mgpu.scratch import get_params, init_params, lenet
 
 SPLITS = ('1', '1,1', '3,1', '1,1,1,1', '9,4,2,1')

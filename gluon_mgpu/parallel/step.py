@@ -7,9 +7,9 @@ from typing import Any
 
 from ..data.shards import shard_rows
 from ..mxnet_setup.compat import autograd, fill, gluon, npx, trainer_devices
-from .devices import Devices
+from .sharing import Devices
 from .split import check_rows, rows_of
-from .sync_batch_norm.network import SyncBatchNorm
+from .sync_batch_norm.synchronized import SyncBatchNorm
 
 
 def in_parts(forward_backward: Callable, X: Any, y: Any, net: Any, devices: Devices, *args: Any) -> list:

@@ -15,7 +15,7 @@ from ..base.flags import Parser, path
 from ..base.text import print_text
 from ..checkpoints.run_folder import check_links
 from ..mxnet_setup.compat import mx
-from ..outputs.onnx_model.files import load_files
+from ..outputs.onnx_model.symbol_files import load_files
 from ..outputs.onnx_model.writing import check_path, write_model
 from ..settings.chapters import CHAPTERS
 from .load_run import load_run, place_of, run_to_load

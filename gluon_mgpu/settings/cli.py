@@ -14,7 +14,7 @@ from ..base.flags import Parser, quoted
 from ..base.machine import num_cores, versions
 from ..base.program import Stopped, run_program, show, warn
 from ..base.text import counted
-from ..checkpoints.callback import CheckpointCallback
+from ..checkpoints.checkpoint_callback import CheckpointCallback
 from ..checkpoints.run_folder import check_free, claim_folder, this_process
 from ..data import load_data
 from ..devices import devices_words

@@ -21,7 +21,7 @@ from ..base.program import Stopped
 from ..base.progress import Progress
 from ..base.text import counted
 from ..data.batches import check_batches
-from ..parallel.workers import Workers, checksum
+from ..parallel.workers import ThisProcess, Workers, checksum
 from .callback import Callback, callback_list
 from .epoch import DivergenceError, _CurrentEpoch, check_num_epochs, check_state
 from .history import EpochResult, summary, write_history
@@ -64,7 +64,7 @@ class Run:
     def __init__(self, num_epochs: int, quiet: bool = False, folder=None,
                  callbacks: Iterable[Callback] | Callback | None = None, workers: Workers | None = None):
         self.num_epochs = integer('num_epochs', num_epochs, minimum=1)
-        self.workers, self.callbacks = workers or Workers(), callback_list(callbacks)
+        self.workers, self.callbacks = workers or ThisProcess(), callback_list(callbacks)
         self.history: list[EpochResult] = []
         self.num_steps, self.complete = 0, False
         self.net: Any = []  # no parameters, until `epochs` sets it

@@ -15,8 +15,8 @@ from trainers import trainable
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.base.program import JobError
-from gluon_mgpu.checkpoints import callback, checkpoint
-from gluon_mgpu.checkpoints.callback import CheckpointCallback
+from gluon_mgpu.checkpoints import checkpoint, checkpoint_callback as callback
+from gluon_mgpu.checkpoints.checkpoint_callback import CheckpointCallback
 from gluon_mgpu.checkpoints.run_folder import checkpoints, lock_folder
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import gluon, np

@@ -1,5 +1,7 @@
 """Allreduce algorithms, compared with NumPy's sums, bytes counted by hand, and copied bytes."""
+import re
 import threading
+from pathlib import Path
 
 import numpy
 import oracle
@@ -17,6 +19,11 @@ SHAPES = [(), (1,), (2,), (3,), (7,), (2, 3, 5), (1000,), (0,)]  # some have few
 DTYPES = ['float32', 'float64', 'float16', 'int32']
 
 every_algorithm = pytest.mark.parametrize('allreduce', ALGORITHMS.values(), ids=ALGORITHMS)
+
+
+def test_the_page_lists_every_algorithm():
+    page = (Path(__file__).parents[2] / 'docs' / 'allreduce.md').read_text()
+    assert re.findall(r'^\| `([\w-]+)` \|', page, re.M) == list(ALGORITHMS)
 
 
 def on_devices(arrays, devices):

@@ -134,6 +134,18 @@ def test_the_readme_is_short():
     assert text.count('![') <= 2
 
 
+def test_the_first_screen_of_the_readme():
+    """It shows one command, what it prints, and the step of scratch.py; ways to install come later."""
+    screen, *_ = (REPO / 'README.md').read_text().split('\n## ')
+    assert len(screen.splitlines()) <= 45
+    assert re.findall(r'^    ((?:make|python|pip|sudo) \S+)', screen, re.M) == ['make demo']
+    assert '\n    test acc: ' in screen and 'pip install' not in screen
+    lines = iter((REPO / 'gluon_mgpu' / 'scratch.py').read_text().splitlines())
+    step = textwrap.dedent(re.search('(?s)```python\n(.*?)```', screen)[1]).splitlines()
+    assert 8 <= len(step) <= 12
+    assert all(any(line.strip() == shown.strip() for line in lines) for shown in step), 'not the lines of scratch.py'
+
+
 def test_code_of_the_chapters_page_exists(hooks):
     page = (REPO / 'docs' / 'chapters.md').read_text()
     blocks = hooks.CODE.findall(page)

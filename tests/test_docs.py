@@ -253,6 +253,14 @@ def test_pages_and_examples_use_public_names_only():
     assert private == {}
 
 
+def test_resnet18_gains_more_than_lenet_where_the_pages_say_so():
+    """The notebooks and docs/class.md refer to these numbers, because a short run on a busy machine can show others."""
+    page = (REPO / 'docs' / 'results.md').read_text().partition('## Two devices against one')[2]
+    lenet, resnet18 = (float(re.search(rf'^\| {name}, .* \| ([\d.]+) \(', page, re.M)[1])
+                       for name in ('LeNet', 'ResNet-18'))
+    assert 1 < lenet < resnet18 < 2
+
+
 def test_a_missing_function_is_an_error(hooks):
     with pytest.raises(ValueError, match='gluon_mgpu/scratch.py has no function trian: correct the comment'):
         hooks.code_of('gluon_mgpu/scratch.py', 'trian')

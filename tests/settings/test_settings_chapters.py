@@ -2,6 +2,7 @@
 import re
 import sys
 import types
+from pathlib import Path
 
 import idx_files
 import pytest
@@ -29,6 +30,11 @@ def third_chapter(monkeypatch):
 
     module.train = lambda num_gpus, batch_size, lr, **settings: concise.train(num_gpus, batch_size, lr, **settings,
                                                                               net=mlp())
+
+
+def test_each_chapter_has_tests():
+    tests = Path(__file__).parents[1]
+    assert [name for name in CHAPTERS if not (tests / f'test_{name}.py').exists()] == []
 
 
 def test_a_third_chapter(third_chapter, tmp_path, capsys, monkeypatch):

@@ -32,7 +32,8 @@ ON_FOUR = {
 
 
 def test_bytes_on_four_devices(device_list):
-    counted = {name: sent_and_received(function, (8,), 'float32', device_list(4)) for name, function in ALGORITHMS.items()}
+    counted = {name: sent_and_received(allreduce, (8,), 'float32', device_list(4))
+               for name, allreduce in ALGORITHMS.items()}
     assert counted == {name: (num_bytes, num_bytes) for name, num_bytes in ON_FOUR.items()}
 
 

@@ -35,7 +35,8 @@ def test_each_setting_is_used_and_tested():
     tests = '\n'.join(path.read_text() for path in (REPO / 'tests').rglob('*.py'))
     for setting in settings.ALL.values():
         assert re.search(rf"(\.|'){setting.name}\b", code), f'{setting.name} is used nowhere'
-        assert re.search(rf"'{setting.name}'|\b{setting.name}=|{setting.flag}\b", tests), f'{setting.name} is in no test'
+        in_tests = rf"'{setting.name}'|\b{setting.name}=|{setting.flag}\b"
+        assert re.search(in_tests, tests), f'{setting.name} is in no test'
 
 
 @pytest.mark.parametrize('chapter', CHAPTERS)

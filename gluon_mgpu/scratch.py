@@ -135,9 +135,9 @@ def forward_backward(X: np.ndarray, y: np.ndarray, device_params: list, devices:
 def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list, lr: float) -> list:
     """Train on one batch, split over the devices; does not block.
 
-    Returns the loss of each row, which `Run` reads later, as a list of arrays: one per device that got rows, and with
-    parts, one per part and device. Raises ValueError if `X` and `y` have different numbers of rows, if the parameters
-    are on other devices, and if the batch is empty and `devices` have no batch size.
+    Returns one array of losses for each device that got rows (with parts: for each part and device). Raises
+    ValueError if `X` and `y` have different numbers of rows, if the parameters are on other devices, and if the batch
+    is empty and `devices` have no batch size.
 
     Source: D2L 13.5.6, ``train_batch``. Here the batch may have any number of rows, and be trained in parts.
 

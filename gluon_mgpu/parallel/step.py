@@ -133,7 +133,7 @@ def check_params(device_params: list, devices: list) -> None:
 
 
 def prepare_trainer(trainer: gluon.Trainer, devices: list) -> None:
-    """Check a Trainer, and mark all gradients as not yet written if its key-value store updates; does not block.
+    """Check the Trainer and mark all gradients as not yet written; does not block.
 
     Raises ValueError unless it sums gradients and is, with its parameters, on `devices`, in the same order.
     """

@@ -28,7 +28,7 @@ class Chapter:
         return importlib.import_module(f'gluon_mgpu.{self.name}')
 
     def write_model(self, net: Any, path: Any, log: Callable[[str], None]) -> None:
-        """Write a network of this chapter as an ONNX model, in float32; of several lists, the first counts; blocks."""
+        """Write the network as float32 ONNX; blocks. Given one list of parameters per device, the first is used."""
         import numpy
 
         from ..networks.resnet import in_float32

@@ -61,7 +61,7 @@ class Job:
         """Do all steps of a command, together with the other workers; `on_rank_0` calls a function on rank 0 only."""
         # Each call of `workers` waits for all of them, and sends an error of one, or the result of rank 0, to all
         workers = self.workers
-        # 1. First, because with other flags, workers could take other steps below and deadlock. Platforms may differ
+        # 1. Compare flags first: workers with different flags would deadlock later. The platform may differ
         workers.check_equal({**versions(), 'platform': '', 'chapter': self.chapter.name,
                              **{ALL[name].flag: value for name, value in self.settings.items()}})
         if self.settings['resume']:

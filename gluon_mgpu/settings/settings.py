@@ -24,7 +24,7 @@ from .chapters import CHAPTERS, Chapter
 class Setting:
     """A setting of all chapters, or of those that name it as their own."""
 
-    name: str           # as an argument of `train` and in config.json; the flag has hyphens, that of a bool an opposite
+    name: str           # argument and config key. Flag: `--` with hyphens. A bool also gets `--no-...`
     help: str = ''
     default: Any = None  # a chapter may have another one; None is always valid for a setting with this default
     check: Callable[[str, Any], Any] = lambda name, value: value  # the value; ValueError with name, value and rule

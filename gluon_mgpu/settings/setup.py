@@ -75,7 +75,9 @@ def check_arguments(chapter: str, arguments: dict) -> dict:
 class TrainingSetup:
     """The devices, data, run and settings of one training, from the arguments of ``train``, which are checked first.
 
-    `allreduce` is for devices that have no other.
+    `chapter` is the one whose `settings` are taken, ``'scratch'`` or ``'concise'``; those left out have its defaults.
+    `allreduce` is for devices that have no other. The attributes have the names of the settings; ``data`` is
+    (train_iter, test_iter). Raises ValueError for an argument that is invalid.
     """
 
     def __init__(self, chapter: str, num_gpus: int | None, batch_size: int, lr: float | Callable, settings: dict,

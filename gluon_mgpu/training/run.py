@@ -94,8 +94,8 @@ class Run:
             For the callbacks.
         seed : int, optional
             Seed MXNet and NumPy anew in each epoch, so that a run resumed after an epoch draws the same random numbers
-            as an uninterrupted one. Resumed within an epoch, it begins those of this epoch anew. A DataLoader that
-            shuffles needs a seed to repeat the order. All workers have the same.
+            as an uninterrupted one. If resumed within an epoch, that epoch's random numbers begin anew. A DataLoader
+            that shuffles needs a seed to repeat the order. All workers have the same.
         lr : float or callable, optional
             The learning rate, or a function that maps the number of the update (1 for the first) to it. `Run.lr` has
             the rate of each batch, the history that of the last batch of each epoch.

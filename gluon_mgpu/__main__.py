@@ -7,6 +7,7 @@ import sys
 
 from .base.flags import Parser
 from .base.program import run_program
+from .base.text import print_text
 from .settings.chapters import CHAPTERS
 
 PROGRAMS = {  # name: (module with `main`, purpose)
@@ -15,7 +16,7 @@ PROGRAMS = {  # name: (module with `main`, purpose)
     'export': ('programs.export', 'write an ONNX model, also from files of net.export'),
     'plot': ('outputs.plot', 'plot the accuracy of several runs'),
     'check': ('programs.check.__main__', 'compare your own training step with one device'),
-    'doctor': ('programs.doctor.report', 'check this machine'),
+    'doctor': ('programs.doctor.doctor_report', 'check this machine'),
     'devices': ('devices.gpus', 'list the GPUs and the CPU contexts'),
     'timeline': ('outputs.timeline.draw', 'plot a recorded step'),
 }
@@ -27,8 +28,8 @@ def main(argv: list | None = None) -> int:
     if name in PROGRAMS:
         return importlib.import_module(f'gluon_mgpu.{PROGRAMS[name][0]}').main(rest)
     if name in ('-h', '--help'):
-        return run_program('gluon_mgpu', lambda: print('python -m gluon_mgpu NAME', *(
-            f'  {word:9} {purpose}' for word, (_, purpose) in PROGRAMS.items()), 'Each program has --help.', sep='\n'))
+        return run_program('gluon_mgpu', lambda: print_text('python -m gluon_mgpu NAME', *(
+            f'  {word:9} {purpose}' for word, (_, purpose) in PROGRAMS.items()), 'Each program has --help.'))
     nearest = difflib.get_close_matches(name, PROGRAMS, 1)
     advice = f'did you mean {nearest[0]}?' if nearest else 'use ' + ', '.join(PROGRAMS)
     Parser('gluon_mgpu', __doc__).error(f'{name}: no such program; {advice}')

@@ -25,7 +25,7 @@ from .networks.hybridized import hybridized
 from .networks.loss import cross_entropy
 from .outputs.plot import Animator
 from .parallel import step
-from .parallel.devices import as_devices
+from .parallel.sharing import as_devices
 from .parallel.split import split_batch
 from .settings.setup import TrainingSetup, with_settings
 from .training.evaluate import evaluate_accuracy_gpus
@@ -147,7 +147,7 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
     device_params : list of lists of np.ndarray
         The parameters on each device, from `get_params`. They are updated in place and stay equal on all devices.
     devices : list of mx.Context
-        Possibly `parallel.devices.Devices`, with shares, parts, another allreduce, or another divisor than the rows.
+        Possibly `parallel.sharing.Devices`, with shares, parts, another allreduce, or another divisor than the rows.
     """
     devices = as_devices(devices, allreduce)  # a plain list: equal shards. Devices may have another allreduce
     step.check_params(device_params, devices)  # otherwise zip would silently drop the shards of missing parameters

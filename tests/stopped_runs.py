@@ -2,22 +2,26 @@
 import signal
 
 from gluon_mgpu.base.program import Stopped
-from gluon_mgpu.checkpoints.callback import CheckpointCallback
+from gluon_mgpu.checkpoints.checkpoint_callback import CheckpointCallback
 from gluon_mgpu.mxnet_setup.compat import np
 from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.run import Callback, Run
 
 
-def train(folder, signals=None, every=None, before=(), callbacks=()):
-    """Train three epochs of three batches; return the run and the message about stopping, '' if it completed."""
-    checkpointing = CheckpointCallback(folder, every)
+def train(folder, signals=None, every=None, before=(), callbacks=(), accuracies=(0.5, 0.5, 0.5), **options):
+    """Train epochs of three batches; return the run and the message about stopping, '' if it completed.
+
+    There is an epoch for each of the `accuracies`; `options` are those of the `CheckpointCallback`.
+    """
+    checkpointing = CheckpointCallback(folder, every, **options)
     checkpointing.resume_command = 'again'
-    run = Run(3, quiet=True, folder=folder, callbacks=[*before, checkpointing, *callbacks], workers=Workers(signals))
+    run = Run(len(accuracies), quiet=True, folder=folder, callbacks=[*before, checkpointing, *callbacks],
+              workers=Workers(signals))
     try:
         for _ in run.epochs([[np.zeros(1)]]):
             for _ in run.batches([0, 1, 2]):
                 run.record_losses([np.zeros(1)])
-            run.end_epoch(0.5)
+            run.end_epoch(accuracies[len(run.history)])
     except Stopped as stopped:
         return run, str(checkpointing.save_on_stop(run, stopped.signum))
     return run, ''

@@ -22,7 +22,7 @@ from gluon_mgpu.training.history import EpochResult, write_history
 
 REPO = Path(__file__).parents[1]
 PAGES = sorted([*REPO.glob('*.md'), *REPO.glob('.github/*.md'), *REPO.glob('docs/*.md'), *REPO.glob('*/README.md'),
-                REPO / 'benchmarks/notes.md'])
+                REPO / 'benchmarks/notes.md', REPO / 'examples/notebooks/answers.md'])
 WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[1] / 'tools' / 'make_venv.sh'
+MARKER = '.gluon_mgpu-unfinished'
 
 # The parts of Python that the script uses: the version, venv, which copies this file, and pip, which appends its
 # arguments to $PIP_LOG and fails if $PIP_FAILS is set; the repair of MXNet does so if $REPAIR_FAILS is set.
@@ -20,7 +21,7 @@ case "$*" in
   *CDLL*) printf "$MISSING" ;;
   *find_spec*) test -n "$MXNET" ;;
   '-m venv '*) mkdir "$3/bin" && cp "$0" "$3/bin/python" ;;
-  '-m pip '*) echo "$*" >>"$PIP_LOG"; test -z "$PIP_FAILS" ;;
+  '-m pip '*) echo "$*" >>"$PIP_LOG"; pwd >"$PIP_LOG.folder"; test -z "$PIP_FAILS" ;;
   *.arm64) echo "$*" >>"$PIP_LOG"; test -z "$REPAIR_FAILS" ;;
 esac
 """
@@ -38,14 +39,16 @@ def make_venv(tmp_path):
     for tool in ('bash', 'chmod', 'cp', 'ls', 'mkdir', 'rm', 'sh', 'touch'):
         (binaries / tool).symlink_to(shutil.which(tool))
 
-    def run(programs=None, arguments=('cpu,test',), **environment):
+    def run(programs=None, arguments=('cpu,test',), cwd=None, **environment):
         for name, source in {**X86, **(programs or {})}.items():
             (binaries / name).write_text(source)
             (binaries / name).chmod(0o755)
         env = {'PATH': str(binaries), 'HOME': str(tmp_path), 'PIP_LOG': str(tmp_path / 'pip.log')}
         env = {name: value for name, value in {**env, **environment}.items() if value is not None}
-        command = [shutil.which('bash'), str(SCRIPT), 'venv', *arguments]
-        return subprocess.run(command, cwd=tmp_path, env=env, text=True, capture_output=True, timeout=60)
+        (tmp_path / 'tools').mkdir(exist_ok=True)
+        script = shutil.copy(SCRIPT, tmp_path / 'tools')
+        command = [shutil.which('bash'), script, 'venv', *arguments]
+        return subprocess.run(command, cwd=cwd or tmp_path, env=env, text=True, capture_output=True, timeout=60)
 
     return run
 
@@ -64,7 +67,7 @@ def test_the_first_usable_python_is_chosen(make_venv, tmp_path):
     assert mxnet.endswith('--no-deps mxnet==1.9.1')
     assert package.endswith('--editable .[cpu,test]')
     assert (tmp_path / 'venv' / 'installed').exists()
-    assert not (tmp_path / 'venv' / 'unfinished').exists()
+    assert not (tmp_path / 'venv' / MARKER).exists()
 
 
 def test_the_newest_tested_python_is_preferred(make_venv, tmp_path):
@@ -143,6 +146,24 @@ def test_an_interrupted_installation_is_repeated(make_venv, tmp_path):
     assert make_venv().returncode == 0
     assert (tmp_path / 'venv' / 'installed').exists()
     assert not (tmp_path / 'venv' / 'half-written').exists()
+
+
+@pytest.mark.parametrize('name', ['unfinished', MARKER])
+def test_a_folder_that_the_script_has_not_begun_is_kept(make_venv, tmp_path, name):
+    (tmp_path / 'venv').mkdir()
+    (tmp_path / 'venv' / name).write_text('of the user')
+    result = make_venv({'python3': python('3.11.7')})
+    assert result.returncode == 1 and result.stderr.startswith('venv has no Python 3.9 or newer')
+    assert (tmp_path / 'venv' / name).read_text() == 'of the user'
+
+
+def test_from_another_folder(make_venv, tmp_path):
+    """The environment is made there, and this project is installed, not what lies there."""
+    other = tmp_path / 'other'
+    other.mkdir()
+    assert make_venv({'python3': python('3.11.7')}, cwd=other).returncode == 0
+    assert (other / 'venv' / 'installed').exists()
+    assert Path((tmp_path / 'pip.log.folder').read_text().strip()).resolve() == tmp_path.resolve()
 
 
 def test_an_existing_environment_is_used(make_venv, tmp_path):
@@ -241,7 +262,7 @@ def test_the_lowest_versions(make_venv, tmp_path):
     _pip, pip, uv, _mxnet = (tmp_path / 'pip.log').read_text().splitlines()
     assert pip.split()[-1].startswith('uv>=')
     assert uv.startswith('uv pip install ')
-    assert '--python venv/bin/python --resolution lowest-direct' in uv
+    assert f'--python {tmp_path}/venv/bin/python --resolution lowest-direct' in uv
     assert uv.endswith('.[cpu,test]')
 
 

@@ -123,7 +123,7 @@ def check_concise(nb):
 
 
 def test_things_to_try(capsys, monkeypatch):
-    """As docs/class.md answers."""
+    """As answers.md says."""
     monkeypatch.setattr('gluon_mgpu.devices.lists.usable_gpus', list)
     code = (FOLDER / 'one_step.py').read_text()
 

@@ -9,6 +9,10 @@ venv=$1
 extras=$2
 oldest=${3:-}
 
+# The same folders after the script has changed to that of the project
+case $venv in /*) folder=$venv ;; *) folder=$PWD/$venv ;; esac
+case $0 in */*) project=${0%/*}/.. ;; *) project=.. ;; esac
+
 # Libraries of the system that MXNet needs, and packages that a minimal system lacks: the same as in README.md
 if [ "$(uname -m)" = aarch64 ]; then
   libraries=(libgomp.so.1 libopenblas.so.0 liblapacke.so.3)
@@ -75,15 +79,18 @@ identity() { # PYTHON: print its version and where it is installed, also if it i
   "$1" -c 'import sys; print("Python", sys.version.split()[0], "in", sys.base_prefix)' 2>/dev/null || echo 'no Python that runs'
 }
 
-if [ -e "$venv/unfinished" ]; then # interrupted last time
-  rm -rf "$venv"
+# Marks an environment that this script has begun, which may be deleted; no other folder has a file with this content
+marker=$folder/.gluon_mgpu-unfinished
+marker_text='begun by tools/make_venv.sh of gluon_mgpu'
+if [ -f "$marker" ] && [ "$(<"$marker")" = "$marker_text" ]; then # interrupted last time
+  rm -rf "$folder"
 fi
 created=
-if [ ! -e "$venv" ] && [ ! -L "$venv" ]; then
+if [ ! -e "$folder" ] && [ ! -L "$folder" ]; then
   created=yes
   python=$(find_python)
 else
-  python=$venv/bin/python
+  python=$folder/bin/python
   # uv makes environments without pip
   if ! "$python" -c 'import pip, sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then
     fail "$venv has no Python 3.9 or newer that runs and has pip. Delete $venv, or run 'make clean', and make it again."
@@ -93,7 +100,7 @@ else
     wanted=$(identity "$PYTHON")
     if [ "$has" != "$wanted" ]; then
       fail "$venv has $has, but PYTHON=$PYTHON is $wanted. Delete $venv, or run 'make clean', and make it again."
-    elif [ "$venv/installed" -nt pyproject.toml ]; then
+    elif [ "$folder/installed" -nt "$project/pyproject.toml" ]; then
       exit
     fi
   fi
@@ -126,18 +133,19 @@ fi
 
 if [ -n "$created" ]; then
   echo "Creating $venv with $python and installing packages; this takes a minute or two."
-  mkdir "$venv"
-  touch "$venv/unfinished"
-  "$python" -m venv "$venv"
+  mkdir "$folder"
+  echo "$marker_text" >"$marker"
+  "$python" -m venv "$folder"
 fi
-pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check)
+pip=("$folder/bin/python" -m pip install --quiet --disable-pip-version-check)
+cd "$project" # pip installs what lies in the current folder
 install_package() {
   "${pip[@]}" 'pip>=21.3' || return # an older one cannot install this package as editable
   if [ -z "$oldest" ]; then
     "${pip[@]}" --editable ".[$extras]"
   else # pip cannot select the lowest versions
     "${pip[@]}" 'uv>=0.5' &&
-      "$venv/bin/uv" pip install --quiet --python "$venv/bin/python" --resolution lowest-direct --editable ".[$extras]"
+      "$folder/bin/uv" pip install --quiet --python "$folder/bin/python" --resolution lowest-direct --editable ".[$extras]"
   fi && if [ -n "$mxnet" ]; then
     "${pip[@]}" --no-deps "$mxnet"
   fi
@@ -146,8 +154,8 @@ if ! install_package; then
   fail "pip could not install the package into $venv: see its message above." \
     "If it found no mxnet for this machine ($(uname -sm)), see docs/devices.md."
 fi
-rm -f "$venv/unfinished"
+rm -f "$marker"
 if [ "$(uname -sm)" = 'Linux aarch64' ] && [[ ",$2," == *,cpu,* ]]; then
-  "$venv/bin/python" -m gluon_mgpu.mxnet_setup.arm64
+  "$folder/bin/python" -m gluon_mgpu.mxnet_setup.arm64
 fi
-touch "$venv/installed"
+touch "$folder/installed"

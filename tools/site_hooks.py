@@ -21,7 +21,7 @@ REPO = Path(__file__).resolve().parents[1]
 # Pages outside docs/ -> their names on the site
 READMES = {'README.md': 'index.md', '.github/CONTRIBUTING.md': 'contributing.md', '.github/SECURITY.md': 'security.md',
            'examples/README.md': 'examples/index.md', 'benchmarks/README.md': 'benchmarks/index.md',
-           'benchmarks/notes.md': 'benchmarks/notes.md'}
+           'benchmarks/notes.md': 'benchmarks/notes.md', 'examples/notebooks/answers.md': 'examples/answers.md'}
 LANGUAGES = {'.py': 'python', '.sh': 'bash', '.toml': 'toml', '': 'text'}
 LINK = re.compile(r'(?<=\]\()(?!\w+:|#)([^)\s#]+)')  # the path of [text](path#anchor)
 # the comment, and the block that `with_code` writes after it

@@ -4,6 +4,7 @@ from __future__ import annotations
 import math
 import operator
 import os
+import sys
 from collections.abc import Callable
 
 SMALLEST, LARGEST = 2.0**-126, (2 - 2**-23) * 2.0**127  # of float32 above 0, with full precision
@@ -21,6 +22,16 @@ def integer(name: str, value: int, minimum: int, maximum: int = LARGEST_INTEGER)
         limits = f'from {minimum} to {maximum}' if has_maximum else f'of at least {minimum}'
         raise ValueError(f'{name} {value!r}: must be an integer {limits}')
     return number
+
+
+def is_number(value: object, least: float = -sys.float_info.max, most: float = sys.float_info.max) -> bool:
+    """Return True for a finite number from `least` to `most`, no bool; of a file that somebody may have changed."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= most
+
+
+def is_count(value: object, least: int = 0) -> bool:
+    """Return True for an int from `least` to `LARGEST_INTEGER`, see `is_number`."""
+    return isinstance(value, int) and is_number(value, least, LARGEST_INTEGER)
 
 
 def not_empty(name: str, value: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from .arguments import full_path, integer, not_empty
 from .program import BAD_INPUT, run_program
+from .text import printable
 
 PICTURES = '.png', '.pdf', '.svg', '.jpg'
 
@@ -30,7 +31,7 @@ class Parser(argparse.ArgumentParser):
             names = {flag.lstrip('-'): flag for flag in self._option_string_actions}
             nearest = difflib.get_close_matches(unknown[1].lstrip('-'), names, 1)
             advice = f'; did you mean {names[nearest[0]]}?' if nearest else advice
-        self.exit(BAD_INPUT, f'{self.program}: {message}{advice} --help shows all flags\n')
+        self.exit(BAD_INPUT, f'{self.program}: {printable(message)}{advice} --help shows all flags\n')
 
     def run(self, argv: list | None, work: Callable[[argparse.Namespace], object]) -> int:
         """Parse `argv`, call `work` with the flags and return the exit status; see `run_program`."""

@@ -16,47 +16,59 @@ from typing import Any
 def lost_interrupts_sent_again() -> Iterator[None]:
     """Interrupt the main thread again after an interrupt within a ``__del__`` in the block, which Python discards.
 
-    Does nothing outside the main thread, and if Ctrl-C has another handler than Python's, which in an outer block this
-    has replaced.
+    Does nothing outside the main thread, and if Ctrl-C has another handler than Python's.
     """
-    show, is_main = sys.unraisablehook, threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    show, given = sys.unraisablehook, signal.getsignal(signal.SIGINT)
+    is_pythons = given is signal.default_int_handler or isinstance(getattr(given, '__self__', None), _Sender)
+    if not is_pythons or threading.current_thread() is not threading.main_thread():
         yield
         return
-    lost: SimpleQueue = SimpleQueue()  # unlike other queues and events, it may be used within its own methods
-
-    def hook(unraisable: Any) -> None:
-        if issubclass(unraisable.exc_type, KeyboardInterrupt):
-            lost.put(True)
-        else:
-            show(unraisable)
-
-    def handler(number: int, frame: FrameType | None) -> None:
-        caller = frame
-        while caller and caller.f_code is not hook.__code__:
-            caller = caller.f_back
-        if caller:  # Python would discard an exception in the hook without calling it
-            lost.put(True)
-        else:
-            signal.default_int_handler(number, frame)
-
-    # Started here: where the interrupt is lost, it could fail, and would wait for the thread while others run
-    threading.Thread(target=_send_again, args=(lost, threading.get_ident()), daemon=True).start()
-    interrupted = False
+    sender, interrupted = _Sender(show), False
     try:
-        sys.unraisablehook = hook
-        signal.signal(signal.SIGINT, handler)
+        sys.unraisablehook = sender.hook
+        signal.signal(signal.SIGINT, sender.handler)
         yield
     except KeyboardInterrupt:
         interrupted = True
         raise
     finally:
         # A generator that nobody has read to its end may be closed in another thread
-        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is handler:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        if sys.unraisablehook is hook:
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) == sender.handler:
+            signal.signal(signal.SIGINT, given)
+        if sys.unraisablehook == sender.hook:
             sys.unraisablehook = show
-        lost.put(None if interrupted else False)
+        sender.lost.put(None if interrupted else False)
+
+
+class _Sender:
+    """Handler of SIGINT and hook of `sys`, with a thread that sends an interrupt again if Python has discarded it.
+
+    The thread runs before: to start one where the interrupt is lost would wait while other threads run, or fail. If it
+    has ended, as in a forked process, both do as Python does.
+    """
+
+    def __init__(self, show: Any):
+        self.lost: SimpleQueue = SimpleQueue()  # unlike other queues and events, it may be used within its own methods
+        self._show = show
+        self._thread = threading.Thread(target=_send_again, args=(self.lost, threading.get_ident()), daemon=True)
+        self._thread.start()
+
+    def hook(self, unraisable: Any) -> None:
+        """Record a lost interrupt; show other exceptions."""
+        if self._thread.is_alive() and issubclass(unraisable.exc_type, KeyboardInterrupt):
+            self.lost.put(True)
+        else:
+            self._show(unraisable)
+
+    def handler(self, number: int, frame: FrameType | None) -> None:
+        """Raise KeyboardInterrupt, but not within the hook, where Python would discard it without another call."""
+        caller = frame
+        while caller and caller.f_code is not _Sender.hook.__code__:
+            caller = caller.f_back
+        if caller and self._thread.is_alive():
+            self.lost.put(True)
+        else:
+            signal.default_int_handler(number, frame)
 
 
 def _send_again(lost: SimpleQueue, main_thread: int) -> None:

@@ -9,6 +9,7 @@ from textwrap import fill
 from typing import Any
 
 from .files import write_atomically
+from .text import printable
 
 
 def quiet_matplotlib() -> None:
@@ -20,7 +21,7 @@ def quiet_matplotlib() -> None:
 
 def in_lines(text: str, width: int = 60) -> str:
     """Break text into lines of at most `width` characters for a figure, where ``$`` would begin a formula."""
-    text = text.encode(errors='backslashreplace').decode()  # names of folders need not be UTF-8
+    text = printable(text).encode(errors='backslashreplace').decode()  # names of folders need not be UTF-8
     return fill(text, width, break_on_hyphens=False).replace('$', r'\$')
 
 

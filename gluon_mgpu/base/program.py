@@ -12,9 +12,11 @@ from typing import TextIO
 
 from .interrupts import lost_interrupts_sent_again
 from .pictures import quiet_matplotlib
+from .text import print_text
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130  # exit statuses; 130 is what shells use for Ctrl-C
-OUT_OF_MEMORY = ('out of memory', 'failed to allocate', 'cannot allocate', 'alloc_failed', 'bad_alloc')
+OUT_OF_MEMORY = ('out of memory', 'failed to allocate', 'cannot allocate', 'alloc_failed', 'bad_alloc',
+                 'failed to map segment')
 
 
 class JobError(Exception):
@@ -44,9 +46,9 @@ class Stopped(JobError):  # noqa: N818, not an error
 
 
 def show(line: str, stream: TextIO | None = None) -> None:
-    """Print a line, by default on stdout. If that fails, say so on stderr: it must not end training."""
+    """Print text, by default on stdout. If that fails, say so on stderr: it must not end training."""
     try:
-        print(line, file=stream, flush=True)  # does nothing if Python was started without stdout
+        print_text(*line.split('\n'), stream=stream)  # does nothing if Python was started without stdout
     except (OSError, ValueError) as error:
         _discard_buffer(stream or sys.stdout, for_good=isinstance(error, BrokenPipeError))
         if stream is not sys.stderr:
@@ -158,6 +160,11 @@ def clear_engine_errors() -> None:
             break
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return True for errors of Python, of MXNet's engine and of the loader of libraries that memory is lacking."""
+    return isinstance(error, MemoryError) or any(words in str(error).lower() for words in OUT_OF_MEMORY)
+
+
 def engine_line(error: Exception) -> str:
     """Return one line for an error of MXNet's engine or a lack of memory, '' for other errors."""
     mxnet = sys.modules.get('mxnet')
@@ -167,7 +174,7 @@ def engine_line(error: Exception) -> str:
         return ''
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     what = _shortened(re.sub(r'^\w*Error: ', '', lines[-1]))  # the lines before are the traceback
-    if isinstance(error, MemoryError) or any(words in str(error).lower() for words in OUT_OF_MEMORY):
+    if is_out_of_memory(error):
         return f'out of memory ({what}): use a smaller batch or, in training, --accumulate 2'
     variable = re.search(r'Invalid Parameter format for (MXNET_\w+)', what)
     return f'MXNet failed ({what}): ' + (f'unset {variable[1]}' if variable else 'the traceback above shows where' if

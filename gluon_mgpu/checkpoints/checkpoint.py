@@ -5,11 +5,11 @@ starts with the checksum of the arrays and of its other items.
 """
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import json
 import os
-import stat
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 import numpy
 import safetensors.numpy
 
-from ..base.files import write_atomically
+from ..base.arguments import is_count, is_number
+from ..base.files import open_file, write_atomically
 from ..mxnet_setup.compat import npx
-from ..parallel.workers import Workers
+from ..parallel.workers import ThisProcess, Workers
 from ..training.parameters import check_initialized, create_deferred, unregistered
 from . import state
 from .state import CheckpointError
@@ -66,7 +67,7 @@ def snapshot(net: Any, trainer: Any = None, workers: Workers | None = None) -> S
     # Reading waits for an array, except for running statistics under ``hybridize(static_shape=True)``
     _warn_if_unregistered(net, stacklevel=4)  # shows the caller of `save`
     arrays = {key: per_device if key.startswith('gradients/') else _merge_equal(per_device)  # gradients are summed
-              for key, per_device in state.collect_network(net, workers or Workers()).items()}
+              for key, per_device in state.collect_network(net, workers or ThisProcess()).items()}
     record: dict[str, Any] = {}
     if trainer is not None:
         record['optimizer'], states = state.collect_optimizer(trainer, net)
@@ -93,7 +94,7 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, log: Callable[[
     workers : Workers, optional
         Rank 0 reads the file for all workers, whose devices count together. An error there is a `JobError` on all.
     """
-    workers = workers or Workers()
+    workers = workers or ThisProcess()
     record, arrays = workers.on_rank_0(lambda: read(path))
     parameters = {key.partition('/')[2]: kept for key, kept in arrays.items() if key.startswith('parameters/')}
     _warn_if_unregistered(net, stacklevel=3)
@@ -102,6 +103,8 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, log: Callable[[
     if trainer is not None:
         if 'optimizer' not in record:
             raise CheckpointError(f'{path}: it has no optimizer state; load it without the trainer')
+        if not _is_optimizer(record['optimizer']):
+            raise CheckpointError(f'{path}: its optimizer state is malformed')
         state.check_optimizer(path, trainer, net, record['optimizer'], arrays)
     create_deferred(net, {name: kept[0].shape for name, kept in parameters.items()})
     npx.waitall()
@@ -135,9 +138,7 @@ def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
     """
     path = os.fspath(path)  # raises TypeError for a number, which would mean a file that is open
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # opening a FIFO would wait for a writer
-            raise DamagedError(f'{path}: not a regular file')
-        open(path, 'rb').close()  # raises an OSError with the reason; safe_open always says that there is no such file
+        open_file(path).close()  # safe_open always says that there is no such file
         with safetensors.safe_open(path, 'numpy') as file:
             record = json.loads(file.metadata()['gluon_mgpu'])
             expected, version = record.pop('sha256'), record['version']
@@ -153,6 +154,8 @@ def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
                 and all(len({(array.shape, array.dtype) for array in copies}) == 1 for copies in arrays.values())):
             raise ValueError
     except OSError as error:
+        if error.errno in (errno.EINVAL, errno.EISDIR):
+            raise DamagedError(f'{path}: not a regular file') from None
         raise CheckpointError(f'{path}: cannot be read ({error.strerror or error})') from None
     except CheckpointError:
         raise
@@ -169,6 +172,14 @@ def checksum(record: dict, tensors: dict[str, numpy.ndarray]) -> str:
         digest.update(f'{name} {array.dtype.name} {array.shape}'.encode())
         digest.update(numpy.ascontiguousarray(array, array.dtype.newbyteorder('<')).data)
     return digest.hexdigest()
+
+
+def _is_optimizer(record: dict) -> bool:
+    """Return True for what `state.collect_optimizer` returns, also after JSON."""
+    counts, numbers = record.get('counts'), record.get('numbers')
+    return (isinstance(counts, dict) and isinstance(numbers, dict) and isinstance(record.get('name'), str)
+            and all(map(is_count, (record.get('num_update'), *counts.values()))) and numbers.keys() <= {*state.NUMBERS}
+            and all(number is None or is_number(number) for number in numbers.values()))
 
 
 def _merge_equal(copies: list[numpy.ndarray]) -> list[numpy.ndarray]:

@@ -12,11 +12,26 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
-from ..base.files import is_unfinished, write_atomically
+from ..base.arguments import is_count
+from ..base.files import UNFINISHED, SameFolder, read_file, write_atomically
 from ..base.program import reason, warn
+from ..training.epoch import check_state
 from .checkpoint import DamagedError, read
 
 FILE_NAME = re.compile(r'checkpoint-(\d{8,})\.safetensors')
+BEST = 'best.safetensors'
+# Files of a killed process; others with such an end may be of the user, or of another program that is running
+OWN_UNFINISHED = re.compile(rf'(config\.json|history\.csv|{re.escape(BEST)}|{FILE_NAME.pattern}){UNFINISHED}')
+DEVICE = re.compile(r'(cpu|gpu)\(\d{1,9}\)')
+MAX_DEVICES = 10**4  # of all workers
+IS_ENTRY = {  # entries of a configuration that programs use without checking them as settings
+    'chapter': lambda value: isinstance(value, str), 'dataset': lambda value: isinstance(value, str),
+    'devices': lambda value: (isinstance(value, list) and 1 <= len(value) <= MAX_DEVICES and all(
+        isinstance(name, str) and DEVICE.fullmatch(name) for name in value)),
+    'batch_size': lambda value: is_count(value, 1), 'num_epochs': lambda value: is_count(value, 1),
+    'dtype': lambda value: value is None or isinstance(value, str),
+    'data_dir': lambda value: value is None or isinstance(value, str),
+    'shares': lambda value: value is None or isinstance(value, str)}
 
 
 def check_free(path: str | os.PathLike | None) -> None:
@@ -34,7 +49,7 @@ def check_free(path: str | os.PathLike | None) -> None:
 
 def is_empty(folder: str | os.PathLike) -> bool:
     """Return True if a folder holds nothing but unfinished files of a killed process."""
-    return all(map(is_unfinished, os.listdir(folder)))
+    return all(map(OWN_UNFINISHED.fullmatch, os.listdir(folder)))
 
 
 def new_folder(path: str | os.PathLike | None, program: str) -> Path:
@@ -52,26 +67,27 @@ def new_folder(path: str | os.PathLike | None, program: str) -> Path:
             return folder
 
 
-def claim_folder(path: str | os.PathLike | None, chapter: str, config: dict, stack: contextlib.ExitStack) -> Path:
+def claim_folder(path: str | os.PathLike | None, chapter: str, config: dict,
+                 stack: contextlib.ExitStack) -> SameFolder:
     """Create the folder of a run, lock it until `stack` is closed, and write ``config.json``; see `new_folder`."""
-    folder = new_folder(path, chapter)
-    lock_folder(folder, stack)
-    check_free(folder)  # another run may have claimed it before it was locked
+    folder = lock_folder(new_folder(path, chapter), stack)
+    check_free(folder.path)  # another run may have claimed it before it was locked
     write_config(folder, config)
     return folder
 
 
-def lock_folder(folder: str | os.PathLike, stack: contextlib.ExitStack) -> None:
+def lock_folder(path: str | os.PathLike, stack: contextlib.ExitStack) -> SameFolder:
     """Lock a folder until `stack` is closed or the process ends; on a network, possibly for this machine only."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    stack.callback(os.close, descriptor)
+    folder = SameFolder(path)
+    stack.callback(lambda: folder.close())
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(folder.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise ValueError(f'{folder} is in use by {_holder(Path(folder))}: wait until it ends, or give another '
+        raise ValueError(f'{path} is in use by {_holder(Path(path))}: wait until it ends, or give another '
                          '--out-dir') from None
     except OSError:  # a file system without locks
         pass
+    return folder
 
 
 def check_links(folder: Path) -> None:
@@ -86,7 +102,7 @@ def this_process() -> dict[str, object]:
     return {'pid': os.getpid(), 'host': platform.node(), 'since': time.strftime('%Y-%m-%d %H:%M:%S')}
 
 
-def write_config(folder: Path, config: dict) -> None:
+def write_config(folder: SameFolder, config: dict) -> None:
     """Write the configuration of a run to ``config.json`` in its folder."""
     write_atomically(folder / 'config.json', (json.dumps(config, indent=2) + '\n').encode())
 
@@ -94,7 +110,7 @@ def write_config(folder: Path, config: dict) -> None:
 def read_config(folder: Path) -> dict:
     """Return the content of ``config.json``; raise ValueError if the folder is not that of a run."""
     try:
-        config = json.loads((folder / 'config.json').read_text())
+        config = json.loads(read_file(folder / 'config.json'))
         if (isinstance(config, dict) and isinstance(config.get('chapter'), str)
                 and isinstance(config.get('resumed', []), list)):
             return config
@@ -135,6 +151,17 @@ def newest_checkpoint(path: Path, warn: Callable[[str], None] = warn) -> tuple[P
     return None, {}
 
 
+def check_metadata(metadata: dict) -> None:
+    """Raise ValueError unless the metadata of a run, possibly forged, is complete and possible."""
+    check_state(metadata.get('run'))
+    config = metadata.get('config')
+    if not isinstance(config, dict):
+        raise ValueError('its configuration is missing')
+    for name, is_valid in IS_ENTRY.items():
+        if not is_valid(config.get(name)):
+            raise ValueError(f'{name} of its configuration is missing or malformed')
+
+
 def recorded_steps(metadata: dict) -> int | None:
     """Return the number of training steps in a checkpoint's metadata; None if it is not of a `Run`."""
     run = metadata.get('run')
@@ -143,7 +170,7 @@ def recorded_steps(metadata: dict) -> int | None:
 
 def _holder(folder: Path) -> str:
     try:
-        process = json.loads((folder / 'config.json').read_text())['process']
+        process = json.loads(read_file(folder / 'config.json'))['process']
         with contextlib.suppress(PermissionError):  # it runs for another user
             if process['host'] == platform.node():
                 os.kill(process['pid'], 0)  # sends nothing; raises ProcessLookupError if it has ended

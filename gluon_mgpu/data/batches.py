@@ -10,7 +10,7 @@ import numpy
 
 from ..base.arguments import integer
 from ..base.program import InputError
-from ..base.words import counted, described
+from ..base.text import counted, described
 from ..mxnet_setup.compat import MXNET_MAJOR, empty_with_view, gluon, mx, np
 from .shards import shard_rows
 

@@ -2,6 +2,7 @@
 import errno
 import hashlib
 import os
+import re
 import threading
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -88,7 +89,8 @@ def _fetch(url: str, progress: bool) -> bytes:
         try:
             with requests.get(url, stream=True, timeout=TIMEOUT) as response:
                 response.raise_for_status()
-                bar.total = int(response.headers.get('Content-Length', 0)) or None
+                length = response.headers.get('Content-Length', '')
+                bar.total = int(length) if re.fullmatch('[0-9]{1,12}', length) else None  # only for the progress
                 for piece in response.iter_content(PIECE):
                     content.extend(piece)
                     bar.update(len(piece))

@@ -11,8 +11,11 @@ from typing import Any
 
 import numpy
 
+from ..base.files import open_file
+
 SIDE = 28
 MAX_ROWS = 2**30 // SIDE**2  # 1 GiB of pixels
+MAX_SIZE = 2**31             # bytes of a file
 PIECE = 2**20                # bytes per read, so that a wrong header allocates no memory
 NUM_CLASSES = 10
 
@@ -43,9 +46,10 @@ def _read(path: Path, row: tuple) -> numpy.ndarray:
     """Return the rows of a file, each of shape `row`: uint8 (n, *row), read-only."""
     content = bytearray()
     try:
-        with open(path, 'rb') as file:
+        with open_file(path, MAX_SIZE) as file:
             # Content and not name, because browsers decompress some downloads and keep the name
-            compressed = file.peek(2)[:2] == b'\x1f\x8b'
+            compressed = file.read(2) == b'\x1f\x8b'
+            file.seek(0)
             stream: Any = gzip.GzipFile(fileobj=file) if compressed else file
             header = stream.read(4 * (2 + len(row)))  # magic number, number of rows, shape of a row
             num_rows = _num_rows(path, header, row)

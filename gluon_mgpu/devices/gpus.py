@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from ..base.flags import Parser
 from ..base.machine import num_cores
+from ..base.text import print_text
 from ..mxnet_setup.installation import BUILDS, installed_versions
 from ..mxnet_setup.runtime import import_mxnet
 from .nvidia_driver import Gpu, ask_driver, dotted, hidden
@@ -85,11 +86,11 @@ def main(argv: list | None = None) -> int:
 def _print(_) -> None:
     gpus, cuda_version, reason = ask_driver()
     if cuda_version:
-        print(f'NVIDIA driver for CUDA up to {dotted(cuda_version)}')
+        print_text(f'NVIDIA driver for CUDA up to {dotted(cuda_version)}')
     for gpu in gpus:
-        print(f'gpu:{gpu.index}  {gpu.description()}')
+        print_text(f'gpu:{gpu.index}  {gpu.description()}')
     if not gpus:
-        print(f'no GPU: {reason}')
-    print(f'cpu:0-{num_cores() - 1}  (cpu:all) one CPU context per core')
+        print_text(f'no GPU: {reason}')
+    print_text(f'cpu:0-{num_cores() - 1}  (cpu:all) one CPU context per core')
     builds = map(' '.join, installed_versions().items())
-    print(f'MXNet installed: {" and ".join(builds) or "none"}')
+    print_text(f'MXNet installed: {" and ".join(builds) or "none"}')

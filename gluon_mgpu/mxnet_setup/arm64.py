@@ -16,6 +16,7 @@ import sysconfig
 from pathlib import Path
 
 from ..base.flags import Parser
+from ..base.text import print_text
 from .installation import ARM_LIBRARIES, SYSTEM_LIBRARIES, missing_on_arm64, obstacle, package_folder
 
 
@@ -59,7 +60,7 @@ def _patchelf(*arguments: str | Path) -> str:
 def main(argv: list | None = None) -> int:
     """Repair MXNet and print what was done; return the exit status."""
     parser = Parser('gluon_mgpu.mxnet_setup.arm64', 'Repair MXNet on ARM64 Linux, after pip has installed it.')
-    return parser.run(argv, lambda _: print(repair()))
+    return parser.run(argv, lambda _: print_text(repair()))
 
 
 if __name__ == '__main__':

@@ -2,8 +2,10 @@
 # Imports only what Python itself has imported, as `hidden`
 from __future__ import annotations
 
+import atexit
 import sys
 
+from ..base.text import print_text
 from .hidden import how_to_unhide
 
 
@@ -20,5 +22,7 @@ def end_program(kind: type[BaseException], error: BaseException, trace: object) 
         line = line and f'{line} (python -m gluon_mgpu doctor shows the details)'
     if not line:
         return sys.__excepthook__(kind, error, trace)  # type: ignore[arg-type]
-    print(line, file=sys.stderr)
+    print_text(line, stream=sys.stderr)
+    # A part of MXNet could print another error when Python ends
+    atexit.unregister(getattr(sys.modules.get('mxnet.base'), '_notify_shutdown', print))
     raise SystemExit(2)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-from ..base.program import reason
+from ..base.program import is_out_of_memory, reason
 from .hidden import how_to_unhide
 
 # Libraries that mxnet-cu112 links to, by their path in the nvidia-*-cu11 wheels; dependencies first
@@ -40,6 +40,7 @@ WHEELS = {'cpu': 'mxnet==1.9.1', 'cu112': 'mxnet-cu112==1.9.1'}
 # Packages needed for training besides NumPy and MXNet: module -> name for pip
 PACKAGES = {'matplotlib': 'matplotlib', 'tqdm': 'tqdm', 'requests': 'requests', 'safetensors': 'safetensors',
             'PIL': 'pillow'}
+MORE_MEMORY = 'the memory is not enough; close other programs, or raise the limit that ulimit -v shows'
 # Variables with which MXNet crashes or hangs unless they are at least 1
 COUNTS = re.compile(r'OMP_NUM_THREADS|MXNET_\w+_(COPY|NTHREADS)')
 # Variables with which MXNet ends the process, or fails at its end as well, unless they have one of these values
@@ -87,7 +88,8 @@ def obstacle() -> str:
     try:
         importlib.import_module('numpy')
     except Exception as error:
-        remedy = how_to_unhide(error) or "pip install --force-reinstall 'numpy>=1.22'"
+        remedy = MORE_MEMORY if is_out_of_memory(error) else how_to_unhide(error)
+        remedy = remedy or "pip install --force-reinstall 'numpy>=1.22'"
         return f'NumPy cannot be imported ({described(error)}): {remedy}'
     role = os.environ.get('DMLC_ROLE', 'worker')
     if role != 'worker' and not sys.modules.get('mxnet'):  # the import would wait for a job, or fail without one
@@ -104,6 +106,8 @@ def obstacle() -> str:
 
 def explain(error: Exception, imported_before: bool = False, settings: Sequence[str] = ()) -> str:
     """Return the reason why ``import mxnet`` raised `error`, with the remedy; `settings` are the user's variables."""
+    if is_out_of_memory(error):
+        return f'MXNet cannot be imported ({described(error)}): {MORE_MEMORY}'
     if not (library := re.search(r'(lib[\w+-]+\.so[.\d]*): cannot open shared object', str(error))):
         remedy = how_to_unhide(error)
         if settings and type(error).__name__ == 'MXNetError':  # MXNet 2 reads them when it is imported
@@ -142,6 +146,8 @@ def import_error_line(error: ImportError) -> str:
     """Return an error of importing MXNet, NumPy or one of `PACKAGES` in one line with the remedy, '' for others."""
     if isinstance(error, MXNetImportError):
         return str(error)
+    if is_out_of_memory(error):
+        return f'{described(error)}: {MORE_MEMORY}'
     name = (error.name or '').partition('.')[0]
     remedy = f'pip install {PACKAGES[name]}' if name in PACKAGES else ''
     if remedy or name == 'numpy':

@@ -1,5 +1,5 @@
 """ResNet-18 for small images, the network of the concise chapter (D2L 13.6.1)."""
-from ..mxnet_setup.compat import HybridBlock, add, gluon
+from ..mxnet_setup.compat import HybridBlock, add, gluon, npx
 from .precision import Cast, conv2d
 from .static_shapes import StaticSequential
 
@@ -70,6 +70,7 @@ def in_float32(net: gluon.Block) -> gluon.Block:
     """Return a ResNet-18 of another precision in float32, as its parameters are; other networks stay; blocks."""
     if not any(isinstance(layer, Cast) for layer in getattr(net, '_children', {}).values()):
         return net
+    npx.waitall()  # under ``hybridize(static_shape=True)``, backward passes write statistics without the engine
     low = [param.list_data()[0] for param in net.collect_params().values()]
     net = resnet18(low[-1].size)  # the bias of the last layer
     for param, data in zip(net.collect_params().values(), low):

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import io
 import json
 import sys
@@ -15,10 +14,14 @@ from typing import Any
 if __name__ == '__main__':
     sys.exit('run this program as a module: python -m gluon_mgpu plot')
 
-from ..base.files import SameFolder
+from ..base.files import beside, check_writable, read_file
 from ..base.flags import Parser, path, picture
 from ..base.pictures import in_lines, write_picture
 from ..base.program import reason
+from ..base.text import print_text
+from ..checkpoints.run_folder import check_metadata
+from ..training.epoch import NOT_BEGUN
+from ..training.history import read_history
 from ..training.run import Callback, Run
 
 
@@ -90,14 +93,12 @@ class AccuracyCurve(Callback):
     """Callback that draws `accuracy_curve` when a run ends, unless it has no epochs."""
 
     def __init__(self, path, title: str):
-        self.path, self.title = path, title
-        self._folder = SameFolder(Path(path).parent)
+        self.path, self.title = beside(path), title
 
     def train_end(self, run: Run) -> None:
         if not run.history:
             return
         try:
-            self._folder.check()
             accuracy_curve(run.history, self.path, self.title)
             run.print(f'curve: {self.path}')
         except Exception as error:  # such as a full disk or a missing LaTeX; it must not hide how the run ended
@@ -149,31 +150,30 @@ def figure(size: tuple, **subplots) -> tuple:
 def _read_run(folder: Path) -> tuple:
     """Return the dataset of a run, its chapter and devices, and the seconds, number and test accuracy of each epoch."""
     try:
-        config = json.loads((folder / 'config.json').read_text(encoding='utf-8'))
-        with open(folder / 'history.csv', newline='') as file:
-            history = [(float(e['seconds']), int(e['epoch']), float(e['test_acc'])) for e in csv.DictReader(file)]
+        config, history = json.loads(read_file(folder / 'config.json')), read_history(folder / 'history.csv')
         if not history:
             raise ValueError('history.csv has no epochs')
-        name = f'{config["chapter"]}, {", ".join(config["devices"])}'
-        return str(config['dataset']), name, *zip(*history)
-    except KeyError as missing:
-        problem = f'lacks {missing}'
-    except (OSError, ValueError, TypeError, RecursionError, csv.Error) as error:
-        problem = f'cannot be read: {reason(error)}'
-    raise ValueError(f'{folder} is not the folder of a run (config.json or history.csv {problem})')
+        check_metadata({'config': config, 'run': {**NOT_BEGUN, 'num_steps': 0, 'history': history}})
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f'{folder} is not the folder of a run (config.json or history.csv cannot be read: '
+                         f'{reason(error)})') from None
+    name = f'{config["chapter"]}, {", ".join(config["devices"])}'
+    return config['dataset'], name, *zip(*((e.seconds, e.epoch, e.test_acc) for e in history))
 
 
 def main(argv: list | None = None) -> int:
     """Run the command line ``python -m gluon_mgpu plot``; return the exit status."""
     parser = Parser('gluon_mgpu plot', 'Draw the test accuracy of several runs in one plot.')
     parser.add_argument('folders', type=path, nargs='+', metavar='RUN', help='folder of a run')
-    parser.add_argument('--out', type=picture, default='accuracy.png', metavar='FILE', help='(default: %(default)s)')
+    parser.add_argument('--out', type=picture, metavar='FILE', help='(default: accuracy.png)')
     return parser.run(argv, _run)
 
 
 def _run(args: argparse.Namespace) -> None:
-    compare_runs(args.folders, args.out)
-    print(f'picture: {args.out}')
+    out = args.out or beside('accuracy.png')
+    check_writable(out)
+    compare_runs(args.folders, out)
+    print_text(f'picture: {out}')
 
 
 def _in_notebook() -> bool:

@@ -10,7 +10,7 @@ from ..mxnet_setup.compat import gluon
 
 
 class ClippingTrainer(gluon.Trainer):
-    """``gluon.Trainer`` whose `step` limits the norm of the gradient, summed over all devices, before it updates.
+    """``gluon.Trainer`` that limits the norm of the gradient, summed over all devices, before it updates.
 
     A gradient of the mean loss, over all rows, with a larger norm than `clip_norm` is scaled down to it, in place. None
     is no limit. The Trainer updates on each device, not on the key-value store, which could not be clipped before.
@@ -21,15 +21,13 @@ class ClippingTrainer(gluon.Trainer):
         super().__init__(params, optimizer, optimizer_params, **{'update_on_kvstore': False, **settings})
         self.clip_norm = None if clip_norm is None else positive('clip_norm', clip_norm)
 
-    def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
-        """Sum the gradients over all devices, clip, and update; does not block. `batch_size` is the number of rows."""
-        if self.clip_norm is None:
-            super().step(batch_size, ignore_stale_grad)
-            return
-        self.allreduce_grads()
-        # If each device clipped its own gradients before the sum, the result would depend on the number of devices
-        _clip([param for param in self._params if param.grad_req != 'null'], self.clip_norm * batch_size / self._scale)
-        self.update(batch_size, ignore_stale_grad)
+    def _update(self, ignore_stale_grad: bool = False) -> None:
+        # `step` and `update` call this after the sum; `rescale_grad` has the divisor. If each device clipped its own
+        # gradients before the sum, the result would depend on the number of devices
+        if self.clip_norm is not None:
+            params = [param for param in self._params if param.grad_req != 'null']
+            _clip(params, self.clip_norm / self._optimizer.rescale_grad)
+        super()._update(ignore_stale_grad)
 
 
 def _clip(params: list, max_norm: float) -> None:

@@ -10,11 +10,13 @@ import numpy
 
 from ..base.arguments import positive
 from ..base.nested import leaves, refill
-from ..base.words import counted
+from ..base.text import counted
 from ..data.shards import shard_rows
 from ..devices.lists import check_devices, check_list, check_omp_threads
 from ..mxnet_setup.compat import Context, empty_with_view, mx
 from ..mxnet_setup.runtime import omp_threads
+
+CSR, ROW_SPARSE = mx.nd.sparse.CSRNDArray, mx.nd.sparse.RowSparseNDArray
 
 
 def split_and_load(data: Any, devices: Sequence[Context], shares: Sequence[float] | None = None) -> list[Any]:
@@ -47,10 +49,11 @@ def split_and_load(data: Any, devices: Sequence[Context], shares: Sequence[float
     if k > 1 and omp_threads() > 1:
         check_omp_threads(devices)
     arrays = [_from_numpy(array) if isinstance(array, numpy.ndarray) else
-              array if isinstance(array, mx.nd.sparse.CSRNDArray) else array.as_np_ndarray() for array in leaves(data)]
+              array if isinstance(array, CSR) else array.as_np_ndarray() for array in leaves(data)]
     rows = _rows(n, k, None if shares is None else check_shares(shares, devices)[:k])
     try:
-        shards = [[array[rows[i]].as_in_context(device) for array in arrays] for i, device in enumerate(devices[:k])]
+        shards = [[array[rows[i]].as_in_context(device) if isinstance(array, CSR) else array[rows[i]].as_in_ctx(device)
+                   for array in arrays] for i, device in enumerate(devices[:k])]
     except (mx.MXNetError, TypeError):
         check_devices(devices)  # says which one is missing or no device
         raise
@@ -76,12 +79,13 @@ def check_rows(*batch: Any) -> int:
     sizes: list[int] = []
     for data in batch:
         arrays = leaves(data)
-        if not arrays or not all(isinstance(array, (numpy.ndarray, mx.nd.NDArray)) and array.shape for array in arrays):
+        if not arrays or not all(isinstance(array, (numpy.ndarray, mx.nd.NDArray)) and array.shape and
+                                 not isinstance(array, ROW_SPARSE) for array in arrays):
+            if any(isinstance(array, ROW_SPARSE) for array in arrays):
+                raise ValueError('cannot split a RowSparseNDArray, whose rows MXNet cannot slice: pass '
+                                 "array.tostype('default')")
             raise ValueError(f'cannot split a {type(data).__name__}: pass an array (n, ...) of mxnet.np or NumPy, or '
                              'lists and tuples of such arrays')
-        if any(isinstance(array, mx.nd.sparse.RowSparseNDArray) for array in arrays):
-            raise ValueError('cannot split a RowSparseNDArray, whose rows MXNet cannot slice: pass '
-                             "array.tostype('default')")
         sizes += map(len, arrays)
     if len({*sizes}) > 1:
         raise ValueError(f'arrays of {", ".join(map(str, sizes))} rows: those of a batch must have the same number')

@@ -7,9 +7,9 @@ from typing import Any
 
 from ..data.shards import shard_rows
 from ..mxnet_setup.compat import autograd, fill, gluon, npx, trainer_devices
-from .devices import Devices
+from .sharing import Devices
 from .split import check_rows, rows_of
-from .sync_batch_norm.network import SyncBatchNorm
+from .sync_batch_norm.synchronized import SyncBatchNorm
 
 
 def in_parts(forward_backward: Callable, X: Any, y: Any, net: Any, devices: Devices, *args: Any) -> list:
@@ -53,6 +53,8 @@ def backward(net: Callable, ls: list) -> None:
         net.backward(ls)
     elif ls:
         autograd.backward(ls)
+    elif any(param._deferred_init for param in trained(net)):
+        raise ValueError('a batch without rows, before one has given the layers their shapes: leave it out')
 
 
 def trained(net: Any) -> list:

@@ -10,10 +10,12 @@ from typing import Any
 if __name__ == '__main__':
     sys.exit('run this program as a module: python -m gluon_mgpu export')
 
+from ..base.files import beside
 from ..base.flags import Parser, path
+from ..base.text import print_text
 from ..checkpoints.run_folder import check_links
 from ..mxnet_setup.compat import mx
-from ..outputs.onnx_model.files import load_files
+from ..outputs.onnx_model.symbol_files import load_files
 from ..outputs.onnx_model.writing import check_path, write_model
 from ..settings.chapters import CHAPTERS
 from .load_run import load_run, place_of, run_to_load
@@ -28,7 +30,8 @@ def to_onnx(net: Any, path: str | os.PathLike, *examples: Any, input_names: Sequ
 
     Before the file is written, onnxruntime, if installed, computes the examples, random inputs with another batch size,
     and values such as 0. If a result differs from the network's by more than 1e-5 of the largest number in that output,
-    or if an operator cannot be converted, nothing is written, and ValueError says why.
+    or what the rounding of coordinates explains, or if an operator cannot be converted, nothing is written, and
+    ValueError says why.
 
     Parameters
     ----------
@@ -101,23 +104,24 @@ def _run(args: argparse.Namespace) -> None:
         raise ValueError(f'{args.run}: --shape, --batch-axis, --output-names and --float32 are for two files of '
                          'net.export, NAME-symbol.json and NAME-0000.params')
     found, metadata = run_to_load(args.run)
-    print(f'checkpoint: {found}, {place_of(metadata)}')
+    print_text(f'checkpoint: {found}, {place_of(metadata)}')
     if not args.out:
         check_links(found.parent)
-    out = args.out or found.parent / 'model.onnx'
-    check_path(out)
+    out = args.out or beside(found, 'model.onnx')
+    check_path(out, source=found)
     # As many CPU contexts as the run had devices: each gets the running statistics of one device
     config = metadata['config']
     devices = [mx.cpu(i) for i in range(len(config['devices']))]
-    to_onnx(load_run(found, config, devices), out)
+    to_onnx(load_run(found, config, devices), out, log=print_text)
 
 
 def _export_files(args: argparse.Namespace) -> None:
     if not args.params:
         raise ValueError(f'{args.run}: give both files, NAME-symbol.json and NAME-0000.params, and --shape')
-    out = args.out or f"{args.run.removesuffix('.json').removesuffix('-symbol')}.onnx"
+    name = os.path.basename(args.run).removesuffix('.json').removesuffix('-symbol')
+    out = args.out or beside(args.run, f'{name}.onnx')
     check_path(out)
     net, inputs, outputs, line = load_files(args.run, args.params, args.shape, args.float32)
-    print(line)
+    print_text(line)
     to_onnx(net, out, *inputs.values(), input_names=[*inputs], output_names=args.output_names or outputs,
-            batch_axis=args.batch_axis)
+            batch_axis=args.batch_axis, log=print_text)

@@ -3,12 +3,17 @@ import warnings
 
 import numpy
 
+from ..base.files import open_file
 from ..base.program import reason
 from ..data.idx import SIDE
 
+FORMATS = 'PNG', 'JPEG', 'GIF', 'BMP', 'TIFF', 'WEBP', 'PPM'
+MAX_SIZE = 2**29  # bytes of a file
+MAX_SIDE = 1024   # pixels; larger images are shrunk at first
+
 
 def read_image(path) -> numpy.ndarray:
-    """Return an image file, of any format of Pillow, as float32 (28, 28) in [0, 1]; raise ValueError for other files.
+    """Return an image file, of one of `FORMATS`, as float32 (28, 28) in [0, 1]; raise ValueError for other files.
 
     The longer side is scaled to 28 pixels, and a black border makes the image square. Transparent pixels become white
     in a dark drawing and black in a light one. With a light edge, it is inverted: a shoe on white paper becomes light.
@@ -17,13 +22,16 @@ def read_image(path) -> numpy.ndarray:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('error', Image.DecompressionBombWarning)
-            with Image.open(path) as file:
+            # Not other formats, some of which start other programs, such as Ghostscript
+            with open_file(path, MAX_SIZE) as opened, Image.open(opened, formats=FORMATS) as file:
                 if file.mode == 'F' or (file.mode == 'I' and file.format == 'TIFF'):  # their range is unknown
                     raise ValueError('its pixels have 32 bits')
                 upright = ImageOps.exif_transpose(file)
                 if upright.mode.startswith('I'):  # 16 bits: keep the upper 8; Pillow itself would clip at 255
                     upright = Image.fromarray((numpy.asarray(upright) // 256).astype('uint8'))
-                transparent = upright.convert('RGBA').convert('LA')
+                # The mean of squares of pixels, because the arithmetic below needs 60 bytes for each
+                shrunk = upright.convert('RGBA').reduce(max(1, max(upright.size) // MAX_SIDE))
+                transparent = shrunk.convert('LA')
     except Exception as error:  # Pillow raises many types for damaged files, such as struct.error
         raise ValueError(f'{path}: cannot be read as an image ({reason(error)}); use a PNG or JPEG file') from None
     grey, opacity = (numpy.asarray(transparent, int)[..., i] for i in range(2))

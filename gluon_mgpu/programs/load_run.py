@@ -1,16 +1,18 @@
 """Trained networks from the checkpoints of runs, for `predict` and `export`."""
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 from ..base.flags import quoted
-from ..base.words import counted
+from ..base.text import counted, print_text
 from ..checkpoints import checkpoint
-from ..checkpoints.run_folder import newest_checkpoint, recorded_steps
+from ..checkpoints.run_folder import check_metadata, newest_checkpoint
 from ..devices import devices_text, parse_devices
 from ..networks.precision import check_dtype
 from ..settings.chapters import CHAPTERS
+from ..training.history import read_history
 
 
 def trained_network(path, devices: list | None = None) -> tuple:
@@ -47,13 +49,15 @@ def run_to_load(path) -> tuple[Path, dict]:
     if found is None:
         remedy = 'resume the run' if (Path(path) / 'config.json').exists() else 'name the folder of a run'
         raise checkpoint.CheckpointError(f'{path}: no complete checkpoint was found; {remedy}')
-    config = metadata.get('config')
-    is_chapter = isinstance(config, dict) and config.get('chapter') in [*CHAPTERS]
-    if not is_chapter or recorded_steps(metadata) is None:
-        raise checkpoint.CheckpointError(f'{found}: must be from a run of {" or ".join(CHAPTERS)}')
+    try:
+        check_metadata(metadata)
+        if metadata['config']['chapter'] not in CHAPTERS:
+            raise ValueError(f'its chapter is {metadata["config"]["chapter"]!r}')
+    except ValueError as error:
+        raise checkpoint.CheckpointError(f'{found}: must be from a run of {" or ".join(CHAPTERS)}; {error}') from None
     history = found.parent / 'history.csv'
-    if Path(path).is_dir() and history.exists():
-        recorded = history.read_bytes().count(b'\n') - 1  # without the header
+    if Path(path).is_dir() and os.path.lexists(history):
+        recorded = len(read_history(history))
         if recorded > len(metadata['run']['history']):
             raise checkpoint.CheckpointError(
                 f'{path}: its newest complete checkpoint is {place_of(metadata)}, but history.csv has '
@@ -76,5 +80,5 @@ def load_run(found: Path, config: dict, devices: list) -> Any:
         net = [[param.copyto(device) for param in net] for device in devices]
     else:
         net.initialize(ctx=devices)
-    checkpoint.load(found, net, log=print)
+    checkpoint.load(found, net, log=print_text)
     return net

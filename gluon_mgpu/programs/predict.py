@@ -13,9 +13,10 @@ if __name__ == '__main__':
     sys.exit('run this program as a module: python -m gluon_mgpu predict')
 
 from ..base.arguments import integer
-from ..base.files import check_writable
+from ..base.files import SameFolder, check_writable
 from ..base.flags import Parser, path, picture, text
 from ..base.pictures import in_lines, write_picture
+from ..base.text import print_text
 from ..checkpoints.run_folder import check_links
 from ..data import load_data
 from ..data.glyphs import LETTERS
@@ -111,11 +112,11 @@ def _run(args: argparse.Namespace) -> None:
     if images:
         for file, row in zip(args.images, probabilities(net, numpy.stack(images), devices)):
             likeliest = numpy.argsort(-row, kind='stable')[:NUM_CLASSES_SHOWN]
-            print(f'{Path(file).name}: ' + ', '.join(f'{names[i]} {row[i]:.0%}' for i in likeliest))
+            print_text(f'{Path(file).name}: ' + ', '.join(f'{names[i]} {row[i]:.0%}' for i in likeliest))
         return
     run = Path(args.run)
     folder = run if run.is_dir() else run.parent
-    out = args.out or folder / 'predictions.png'
+    out = args.out or SameFolder(folder) / 'predictions.png'
     if not args.out:
         check_links(folder)
     check_writable(out)
@@ -127,8 +128,8 @@ def _run(args: argparse.Namespace) -> None:
     batch_size = integer('batch_size', config.get('batch_size'), minimum=1)
     predicted = probabilities(net, test_images, devices, batch_size, shares).argmax(axis=1)
     share = (predicted == labels).mean()
-    print(f'test acc: {share:.4f} on {len(labels):,} test images', flush=True)
+    print_text(f'test acc: {share:.4f} on {len(labels):,} test images')
     title = (f'{args.run}: {config["chapter"]} on {config["dataset"]}, {share:.1%} of {len(labels):,} test images '
              'correct')
     draw(test_images, labels, predicted, names, out, in_lines(title))
-    print(f'picture: {out}')
+    print_text(f'picture: {out}')

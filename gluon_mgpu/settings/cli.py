@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from ..base.arguments import LARGEST_INTEGER, integer
+from ..base.files import SameFolder
 from ..base.flags import Parser, quoted
 from ..base.machine import num_cores, versions
 from ..base.program import Stopped, run_program, show, warn
-from ..base.words import counted
-from ..checkpoints.callback import CheckpointCallback
+from ..base.text import counted
+from ..checkpoints.checkpoint_callback import CheckpointCallback
 from ..checkpoints.run_folder import check_free, claim_folder, this_process
 from ..data import load_data
 from ..devices import devices_words
@@ -54,6 +55,7 @@ class Job:
         self.chapter, self.given, self.workers, self._stack = chapter, given, workers, stack
         self.settings: dict[str, Any] = {**defaults(chapter.name), **given}
         self.resumed: ResumedRun | None = None
+        self.locked: SameFolder | None = None  # the run's folder, on rank 0
 
     def run(self, signals: StopSignals) -> None:
         """Do all steps of a command, together with the other workers; `on_rank_0` calls a function on rank 0 only."""
@@ -65,12 +67,14 @@ class Job:
         if self.settings['resume']:
             check_on_rank_0(self.settings['resume'], self.settings['out_dir'], workers)
         # 2. The settings, which rank 0 alone can read in the run's folder; devices and data, of which each has its own
-        self.settings, self.resumed = workers.on_rank_0(self.find_settings)
+        self.settings, resumed = workers.on_rank_0(self.find_settings)
+        self.resumed = self.resumed or resumed
         workers.on_all_ranks(self.load)
         # 3. The configuration, which must be the same on all, and the run's folder, into which rank 0 alone writes
         self.configure(workers.allgather([str(device) for device in self.devices]))
         workers.check_equal({**self.config, 'platform': ''})
-        self.folder = workers.on_rank_0(self.open_folder)
+        folder = workers.on_rank_0(self.open_folder)
+        self.folder = self.locked or folder
         with signals:  # until the end, because a signal after the training is too late
             # 4. The training on all, and the export on rank 0
             net = self.train()
@@ -84,7 +88,7 @@ class Job:
     def find_settings(self) -> tuple[dict, ResumedRun | None]:
         """On rank 0, return all settings and the run to resume, if any, with its folder locked; write nothing."""
         settings, resume = self.settings, self.settings['resume']
-        resumed = run_to_resume(resume, settings['out_dir'], self._stack) if resume else None
+        resumed = self.resumed = run_to_resume(resume, settings['out_dir'], self._stack) if resume else None
         if resumed:
             settings = resumed_settings(self.chapter.name, resumed, self.given)
         else:
@@ -122,7 +126,7 @@ class Job:
                        **versions(), 'environment': environment()}
         self.heading = f'{self.chapter.network} on {train_iter.dataset}, {devices_words(all_devices)}'
 
-    def open_folder(self) -> Path:
+    def open_folder(self) -> SameFolder:
         """On rank 0, print the first lines; create and lock the run's folder, or use that of the run to resume."""
         size = f', {self.workers.size} workers' if self.workers.size > 1 else ''
         train_iter, test_iter = self.data
@@ -135,15 +139,16 @@ class Job:
         self.config |= {'run_id': before.get('run_id'), 'process': this_process(),
                         'out_dir': self.settings['out_dir'] and os.path.abspath(self.settings['out_dir'])}
         if self.resumed is None:
-            return claim_folder(self.settings['out_dir'], self.chapter.name, self.config, self._stack)
-        folder, checkpoint = self.resumed.folder, self.resumed.checkpoint
+            self.locked = claim_folder(self.settings['out_dir'], self.chapter.name, self.config, self._stack)
+            return self.locked
+        self.locked, checkpoint = self.resumed.folder, self.resumed.checkpoint
         changed = record_resume(self.resumed, self.config)
         line = (f'resuming from {checkpoint}' if checkpoint else
-                f'{folder} has no checkpoint yet: starting from the beginning')
+                f'{self.locked} has no checkpoint yet: starting from the beginning')
         if needed := checkpoint and self._to_train_longer(self.resumed.metadata['run']):
             line += f', which is the end of the run; to train longer, give {" and ".join(needed)}'
         self.log('; '.join([line, *(f'{name} {now} instead of {before}' for name, (before, now) in changed.items())]))
-        return folder
+        return self.locked
 
     def _to_train_longer(self, state: dict) -> list[str]:
         """Return the flags that a resumed run needs to train at all; [] if it has not come to its end."""
@@ -184,7 +189,9 @@ class Job:
         path = self.settings['export']
         try:
             if path:
-                self.chapter.write_model(net, path, self.log)
+                os.stat(Path(path).parent)  # raises the OSError of a folder that has vanished
+                self.chapter.write_model(net, path if self._is_elsewhere(path) else self.folder / Path(path).name,
+                                         self.log)
         except OSError as error:
             problem, saved = f'cannot write {path} ({error.strerror or error})', self.checkpoints
             if saved.problem:  # the newest checkpoint is an earlier state
@@ -193,13 +200,15 @@ class Job:
             raise ValueError(f'{problem}; the run is complete; export it with: python -m gluon_mgpu export '
                              f'{quoted(str(saved.last))} --out {quoted(path)}') from None
 
+    def _is_elsewhere(self, path: str) -> bool:
+        return Path(path).resolve().parent != Path(self.folder).resolve()
+
     def _resume_command(self) -> str:
         """Return the command that resumes this run, also if it has no checkpoint yet."""
         launcher = f'{self.workers.launcher} ... ' if self.workers.launcher else ''
         horovod = ' --horovod' if self.settings['horovod'] else ''
         model = self.settings['export']
-        is_elsewhere = model and Path(model).resolve().parent != self.folder.resolve()
-        export = f' --export {quoted(model)}' if is_elsewhere else ''
+        export = f' --export {quoted(model)}' if model and self._is_elsewhere(model) else ''
         return (f'{launcher}python -m gluon_mgpu.{self.chapter.name}{horovod} --resume auto --out-dir '
                 f'{quoted(self.folder)}{export}')
 

@@ -7,11 +7,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+from ..base.files import SameFolder
 from ..base.program import InputError, warn
 from ..checkpoints import run_folder
 from ..devices.lists import devices_text
 from ..parallel.workers import Workers
 from ..training.epoch import check_num_epochs
+from .chapters import CHAPTERS
 from .settings import ALL, defaults, flags_of
 
 AUTO = 'auto'
@@ -24,7 +26,7 @@ FREE = ('run_id', 'process', 'resumed', *ROWS, *(name for name, setting in ALL.i
 class ResumedRun(NamedTuple):
     """A run that can be resumed."""
 
-    folder: Path
+    folder: SameFolder
     config: dict
     checkpoint: Path | None  # to resume from; None if none was written
     metadata: dict           # of the checkpoint: run state and configuration
@@ -48,7 +50,7 @@ def run_to_resume(resume: str, out_dir: str | None, stack: ExitStack) -> Resumed
             raise ValueError(f"--resume {resume}: does not exist; give 'auto', the folder of a run or a checkpoint")
         if out_dir is not None and Path(out_dir).resolve() != folder.resolve():
             raise ValueError(f'--out-dir {out_dir}: a resumed run stays in its folder {folder}; leave --out-dir out')
-    run_folder.lock_folder(folder, stack)  # so that no other process writes there
+    locked = run_folder.lock_folder(folder, stack)  # so that no other process writes there
     try:
         config = run_folder.read_config(folder)
     except ValueError as error:
@@ -59,14 +61,29 @@ def run_to_resume(resume: str, out_dir: str | None, stack: ExitStack) -> Resumed
     if found is None and resume != AUTO:
         raise ValueError(f'--resume {resume}: there is no complete checkpoint in it; start a new run with another '
                          '--out-dir')
-    if found and run_folder.recorded_steps(metadata) is None:
-        raise ValueError(f'{found} is not a checkpoint of a run: move it elsewhere')
-    if found and metadata.get('config', {}).get('run_id') != config.get('run_id'):
-        raise ValueError(f'{found} is of another run: move it elsewhere, or name the folder that it is from')
+    if found:
+        check_checkpoint(found, metadata, config)
     for newer in [] if path.is_dir() else run_folder.checkpoints(folder):
         if run_folder.steps_in_name(newer) > metadata['run']['num_steps'] and not newer.samefile(path):
             raise ValueError(f'--resume {resume}: {newer.name} is newer and would be lost; move it elsewhere first')
-    return ResumedRun(folder, config, found, metadata)
+    return ResumedRun(locked, config, found, metadata)
+
+
+def check_checkpoint(path: Path, metadata: dict, config: dict) -> None:
+    """Raise ValueError unless a checkpoint is complete, and of the run in ``config.json``, which may be edited."""
+    try:
+        run_folder.check_metadata(metadata)
+    except ValueError as error:
+        raise ValueError(f'{path} is not a checkpoint of a run, {error}: move it elsewhere') from None
+    kept = metadata['config']
+    if kept.get('run_id') != config.get('run_id'):
+        raise ValueError(f'{path} is of another run: move it elsewhere, or name the folder that it is from')
+    for name in ('chapter', *ROWS, *(name for name, setting in ALL.items() if setting.on_resume == 'fixed')):
+        default = ALL[name].default if name in ALL else None
+        before, now = (each.get(name, default) for each in (kept, config))
+        if before != now:
+            raise ValueError(f'{name} is {now!r} in config.json and {before!r} in {path}: restore config.json, or '
+                             'start a new run')
 
 
 def check_on_rank_0(resume: str, out_dir: str | None, workers: Workers) -> None:
@@ -83,7 +100,9 @@ def resumed_settings(chapter: str, resumed: ResumedRun, given: dict) -> dict:
     """Return the settings of a run to resume, with those in `given` changed; ValueError if it would be another run."""
     before, folder, other = resumed.config, resumed.folder, resumed.config['chapter']
     if other != chapter:
-        raise ValueError(f'{folder} is a run of {other}: resume it with python -m gluon_mgpu.{other}')
+        if other in CHAPTERS:
+            raise ValueError(f'{folder} is a run of {other}: resume it with python -m gluon_mgpu.{other}')
+        raise ValueError(f'{folder} is a run of {other!r}: must be of {" or ".join(CHAPTERS)}')
     settings, dropped = defaults(chapter), {*given}
     if given.get('horovod'):
         dropped |= {'devices', 'shares', 'allreduce'}
@@ -128,9 +147,20 @@ def record_resume(resumed: ResumedRun, now: dict) -> dict[str, list]:
     """Write the ``config.json`` of a resumed run, with what has changed; return that as ``{name: [before, now]}``."""
     before = {**defaults(resumed.config['chapter']), **resumed.config}
     check_same_run(before, now)
+    if resumed.checkpoint:
+        check_position(resumed, -(-now['train_size'] // now['batch_size']))
     changed = {name: [before.get(name), value] for name, value in now.items()
                if name not in FREE and before.get(name) != value}
     note = {'from': resumed.checkpoint.name if resumed.checkpoint else None,
             'time': time.strftime('%Y-%m-%d %H:%M:%S'), 'changed': changed}
     run_folder.write_config(resumed.folder, {**now, 'resumed': [*before.get('resumed', []), note]})
     return changed
+
+
+def check_position(resumed: ResumedRun, length: int) -> None:
+    """Raise ValueError unless the state to resume is possible with epochs of `length` batches."""
+    state = resumed.metadata['run']
+    if (state['num_steps'] != len(state['history']) * length + state['num_batches']
+            or state['epoch_length'] not in (0, length)):
+        raise ValueError(f'{resumed.checkpoint} is of epochs with another number of batches than {length}: move it '
+                         'elsewhere')

@@ -13,7 +13,7 @@ from ..data import DATASETS
 from ..devices.lists import MAX_DEVICES, check_devices, devices_text
 from ..networks.precision import DTYPES, check_dtype
 from ..parallel.allreduce import ALGORITHMS
-from ..parallel.devices import Devices
+from ..parallel.sharing import Devices
 from ..parallel.split import check_shares
 from ..training.run import Run
 from ..training.schedules import SCHEDULES

@@ -13,7 +13,7 @@ from ..devices import check_devices, devices_from, parse_devices
 from ..devices.gpus import num_mxnet_gpus, why_no_gpus
 from ..mxnet_setup.compat import gluon
 from ..parallel.allreduce import star
-from ..parallel.devices import Devices
+from ..parallel.sharing import Devices
 from ..parallel.workers import Workers
 from ..training.run import Run
 from .settings import arguments_of, check_settings, check_together

@@ -6,22 +6,24 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from operator import length_hint
+from typing import Any
 
 import numpy
 
-from ..base.arguments import at_least_0
+from ..base.arguments import LARGEST_INTEGER, at_least_0, is_count, is_number
 from ..base.program import InputError
 from ..base.progress import Progress
-from ..base.words import counted
+from ..base.text import counted
 from ..data.batches import check_batches
 from ..mxnet_setup.compat import npx
 from ..parallel.workers import Workers
-from .history import EpochResult
+from .history import EpochResult, checked_history
 
 # Losses are read this often, or after this many batches: each read wakes up Python while the cores are busy
 SECONDS_BETWEEN_READS, MAX_UNREAD = 0.25, 16
 LONG_EVALUATION = 10  # seconds; the time of a longer one is printed
 NOT_BEGUN = {'num_batches': 0, 'epoch_length': 0, 'loss': 0.0, 'rows': 0, 'seconds': 0.0}
+COUNTS = 'num_steps', 'num_batches', 'epoch_length', 'rows'  # in a state
 
 
 class DivergenceError(InputError):
@@ -155,6 +157,16 @@ class _CurrentEpoch:
         """Return what `__init__` needs to continue the epoch."""
         return {'num_batches': self.num_batches, 'epoch_length': self.length, 'loss': self._loss, 'rows': self._rows,
                 'seconds': self.seconds}
+
+
+def check_state(state: Any) -> None:
+    """Raise ValueError unless `state` is complete and possible as a `Run.state()`; it may be from a changed file."""
+    if not isinstance(state, dict) or not all(is_count(state.get(name)) for name in COUNTS):
+        raise ValueError(f'{", ".join(COUNTS[:-1])} or {COUNTS[-1]} of its state is missing or malformed')
+    checked_history(state.get('history'))
+    if not (is_number(state.get('loss')) and is_number(state.get('seconds'), 0)
+            and state['num_batches'] <= min(state['num_steps'], state['epoch_length'] or LARGEST_INTEGER)):
+        raise ValueError('loss, seconds or number of batches of its state is malformed')
 
 
 def check_num_epochs(num_epochs: int, state: dict, name: str = 'num_epochs') -> None:

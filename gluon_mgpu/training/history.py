@@ -1,9 +1,11 @@
 """The history of a run, one `EpochResult` per epoch, written as ``history.csv``."""
 from __future__ import annotations
 
-from typing import NamedTuple
+import csv
+from typing import Any, NamedTuple
 
-from ..base.files import write_atomically
+from ..base.arguments import is_count, is_number
+from ..base.files import read_file, write_atomically
 from ..devices import devices_words
 
 
@@ -25,8 +27,31 @@ def summary(history: list[EpochResult], devices: list, num_workers: int = 1) -> 
     return f'test acc: {history[-1].test_acc:.2f}, {seconds:.1f} sec/epoch on [{devices_words(devices)}]{workers}'
 
 
+def checked_history(rows: Any) -> list[EpochResult]:
+    """Return the rows of a history from a file as results; ValueError unless they are those of epochs 1, 2, ..."""
+    if not isinstance(rows, list):
+        raise ValueError('its history is not a list')
+    for number, row in enumerate(rows, 1):
+        if not (isinstance(row, (list, tuple)) and 5 <= len(row) <= 6 and is_count(row[0]) and row[0] == number
+                and is_number(row[1], 0) and is_number(row[2]) and is_number(row[3], 0, 1) and is_number(row[4], 0)
+                and (len(row) == 5 or row[5] is None or is_number(row[5]))):
+            raise ValueError(f'epoch {number} of its history is malformed')
+    return [EpochResult(*row) for row in rows]
+
+
 def write_history(history: list[EpochResult], path) -> None:
     """Write a history as CSV, with the field names of `EpochResult` as header; a file is replaced atomically."""
     rows = [(str(e.epoch), f'{e.seconds:.3f}', f'{e.loss:.6f}', f'{e.test_acc:.4f}', f'{e.images_per_second:.1f}',
              '' if e.lr is None else f'{e.lr:.6g}') for e in history]
     write_atomically(path, ''.join(','.join(row) + '\n' for row in (EpochResult._fields, *rows)).encode())
+
+
+def read_history(path) -> list[EpochResult]:
+    """Read what `write_history` has written, also without rates; OSError or ValueError for other files."""
+    try:
+        records = csv.DictReader(read_file(path).decode().splitlines())
+        return checked_history([[int(e['epoch']), *(float(e[name]) for name in EpochResult._fields[1:5]),
+                                 float(e['lr']) if e.get('lr') else None] for e in records])
+    except (KeyError, TypeError, ValueError, csv.Error) as error:
+        problem = f'lacks {error}' if isinstance(error, KeyError) else f'is damaged, {error}'
+        raise ValueError(f'{path} {problem}') from None

@@ -15,15 +15,15 @@ from operator import length_hint
 from typing import Any
 
 from ..base.arguments import integer
-from ..base.files import SameFolder
+from ..base.files import same_folder
 from ..base.interrupts import lost_interrupts_sent_again
 from ..base.program import Stopped
 from ..base.progress import Progress
-from ..base.words import counted
+from ..base.text import counted
 from ..data.batches import check_batches
-from ..parallel.workers import Workers, checksum
+from ..parallel.workers import ThisProcess, Workers, checksum
 from .callback import Callback, callback_list
-from .epoch import DivergenceError, _CurrentEpoch, check_num_epochs
+from .epoch import DivergenceError, _CurrentEpoch, check_num_epochs, check_state
 from .history import EpochResult, summary, write_history
 from .parameters import copies, first_non_finite, layers, seed_all, trained_arrays
 from .schedules import rates
@@ -64,7 +64,7 @@ class Run:
     def __init__(self, num_epochs: int, quiet: bool = False, folder=None,
                  callbacks: Iterable[Callback] | Callback | None = None, workers: Workers | None = None):
         self.num_epochs = integer('num_epochs', num_epochs, minimum=1)
-        self.workers, self.callbacks = workers or Workers(), callback_list(callbacks)
+        self.workers, self.callbacks = workers or ThisProcess(), callback_list(callbacks)
         self.history: list[EpochResult] = []
         self.num_steps, self.complete = 0, False
         self.net: Any = []  # no parameters, until `epochs` sets it
@@ -75,7 +75,7 @@ class Run:
         self._progress = Progress(quiet, self.workers.rank)
         self.print, self.warn = self._progress.print, self._progress.warn
         self._epoch = _CurrentEpoch(1, self.workers, self._progress)
-        self._folder = None if folder is None else SameFolder(folder)
+        self._folder = None if folder is None else same_folder(folder)
         self._closed, self._broadcast_pending = False, self.workers.size > 1
 
     def __repr__(self) -> str:
@@ -209,13 +209,11 @@ class Run:
 
     def restore(self, state: dict) -> None:
         """Continue from a `state`, in a callback's `train_begin`; raise ValueError if malformed or beyond the end."""
-        try:
-            check_num_epochs(self.num_epochs, state)
-            self.history = [EpochResult(*epoch) for epoch in state['history']]
-            self.num_steps = state['num_steps']
-            self._epoch = _CurrentEpoch(len(self.history) + 1, self.workers, self._progress, state)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f'not a state returned by Run.state() ({error})') from None
+        check_state(state)
+        check_num_epochs(self.num_epochs, state)
+        self.history = [EpochResult(*epoch) for epoch in state['history']]
+        self.num_steps = state['num_steps']
+        self._epoch = _CurrentEpoch(len(self.history) + 1, self.workers, self._progress, state)
 
     def print_summary(self, devices: list) -> None:
         """Print the summary line of D2L's ``train``, unless the run is quiet."""
@@ -241,9 +239,8 @@ class Run:
 
     def _write_history(self) -> None:
         if self._folder:
-            path = self._folder.path / 'history.csv'
+            path = self._folder / 'history.csv'
             try:
-                self._folder.check()
                 write_history(self.history, path)
             except OSError as error:  # such as a full disk, which must not end the training
                 self.warn(f'{path} cannot be written ({error.strerror}); the run continues')

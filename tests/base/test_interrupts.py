@@ -121,13 +121,44 @@ def test_all_is_as_before_after_the_block(ctrl_c):
     with lost_interrupts_sent_again():
         handler = signal.getsignal(signal.SIGINT)
         with lost_interrupts_sent_again():  # as a run within a program
-            assert signal.getsignal(signal.SIGINT) is handler and threading.active_count() == threads + 1
-        assert signal.getsignal(signal.SIGINT) is handler is not signal.default_int_handler
+            assert signal.getsignal(signal.SIGINT) != handler
+        assert signal.getsignal(signal.SIGINT) == handler is not signal.default_int_handler
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler and sys.unraisablehook is shown
     end = time.monotonic() + 30
     while threading.active_count() > threads and time.monotonic() < end:
         time.sleep(0.01)
     assert threading.active_count() == threads
+
+
+def test_a_block_that_ends_after_the_next_has_begun(ctrl_c):
+    """As that of a run in a notebook, which the traceback of an interrupt keeps."""
+    def run():
+        with lost_interrupts_sent_again():
+            yield
+
+    shown = sys.unraisablehook
+    first, second = run(), run()
+    next(first), next(second)
+    first.close()
+    with pytest.raises(KeyboardInterrupt):
+        Array()
+        wait()
+    second.close()
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    sys.unraisablehook = shown
+
+
+def test_after_the_block_python_discards_it_and_says_so(ctrl_c, monkeypatch):
+    lines = []
+    monkeypatch.setattr(sys, 'unraisablehook', lambda unraisable: lines.append(unraisable.exc_type))
+    with lost_interrupts_sent_again():
+        hook, handler = sys.unraisablehook, signal.getsignal(signal.SIGINT)
+    hook.__self__._thread.join(30)
+    sys.unraisablehook = hook
+    signal.signal(signal.SIGINT, handler)
+    Array()
+    assert lines == [KeyboardInterrupt]
 
 
 def test_other_handlers_stay(ctrl_c):

@@ -1,9 +1,11 @@
 """A user's own training loop, with checkpoints."""
 import numpy
+from trainers import trainable
 
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, np, npx
+from gluon_mgpu.networks.resnet import Residual
+from gluon_mgpu.networks.static_shapes import StaticSequential
 from gluon_mgpu.parallel.split import split_and_load
-from trainers import trainable
 from gluon_mgpu.training.parameters import copies
 
 OPTIMIZERS = {'sgd': ('sgd', {'learning_rate': 0.1}),
@@ -19,11 +21,20 @@ def network(devices):
     return net
 
 
+def small_resnet(devices):
+    """Return a network whose shapes are static."""
+    net = StaticSequential()
+    net.add(gluon.nn.Conv2D(3, 3), gluon.nn.BatchNorm(), Residual(3), gluon.nn.GlobalAvgPool2D(), gluon.nn.Dense(10))
+    net.initialize(init.Xavier(), ctx=devices)
+    net.hybridize(static_alloc=True, static_shape=True)
+    return net
+
+
 class Loop:
     """Training loop as a user might write it. The number of the step determines the batch."""
 
-    def __init__(self, devices, optimizer='sgd', params=trainable, **options):
-        self.devices, self.net, self.num_steps = devices, network(devices), 0
+    def __init__(self, devices, optimizer='sgd', params=trainable, make=network, **options):
+        self.devices, self.net, self.num_steps = devices, make(devices), 0
         self.net(np.zeros((1, 1, 6, 6), ctx=devices[0]))
         name, settings = OPTIMIZERS[optimizer]
         self.trainer = gluon.Trainer(params(self.net), name, settings, **options)

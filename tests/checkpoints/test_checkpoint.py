@@ -7,30 +7,30 @@ import numpy
 import pytest
 import safetensors
 import safetensors.numpy
-from loops import OPTIMIZERS, Loop, dense, network
+from loops import OPTIMIZERS, Loop, dense, network, small_resnet
 from slow import slow
+from trainers import trainable
 
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.checkpoints.checkpoint import CheckpointError
 from gluon_mgpu.mxnet_setup.compat import gluon, init, np, npx
-from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.networks.resnet import resnet18
-from trainers import trainable
 from gluon_mgpu.training.parameters import by_name, copies
 
 
 @pytest.mark.parametrize('options', [{}, {'update_on_kvstore': False}], ids=['kvstore', 'each device'])
-@pytest.mark.parametrize('params', [trainable, slow(lambda net: net.collect_params())], ids=['trainable', 'all'])
+@pytest.mark.parametrize('params, make', [(trainable, network), slow(lambda net: net.collect_params(), network),
+                                          (trainable, small_resnet)], ids=['trainable', 'all', 'static'])
 @pytest.mark.parametrize('optimizer', OPTIMIZERS)
-@pytest.mark.parametrize('k', [slow(1), 2, slow(4)])
-def test_a_resumed_loop_equals_an_uninterrupted_one(k, optimizer, params, options, device_list, tmp_path):
+@pytest.mark.parametrize('k', [slow(1), 2, slow(3), slow(4)])
+def test_a_resumed_loop_equals_an_uninterrupted_one(k, optimizer, params, make, options, device_list, tmp_path):
     devices = device_list(k)
-    whole = Loop(devices, optimizer, params, **options).train(3)
+    whole = Loop(devices, optimizer, params, make, **options).train(3)
     checkpoint.save(tmp_path / 'a', whole.net, whole.trainer, num_steps=whole.num_steps)
     kept = whole.values()
     whole.train(3)
     for before in (0, 2):  # a new Trainer, and one that has taken other steps
-        resumed = Loop(devices, optimizer, params, **options).train(before)
+        resumed = Loop(devices, optimizer, params, make, **options).train(before)
         metadata = checkpoint.load(tmp_path / 'a', resumed.net, resumed.trainer)
         assert metadata == {'num_steps': 3}
         resumed.num_steps = 3
@@ -50,7 +50,7 @@ def test_several_trainers(devices, tmp_path):
 
 
 class Named(gluon.Block):
-    """Network with an attribute named `block`, like the object that `hybridized` returns."""
+    """Network with an attribute named `block`, like a `SyncBatchNorm`."""
 
     def __init__(self, block):
         super().__init__()
@@ -82,19 +82,20 @@ def test_unknown_shapes_are_taken_from_the_checkpoint(devices, tmp_path):
     assert {n: [a.asnumpy().tolist() for a in arrays] for n, arrays in copies(net).items()} == whole.values()
 
 
-def test_a_hybridized_network(devices, tmp_path):
-    """The file equals that of the original network, and the graph uses the values that were loaded."""
-    loop = Loop(devices).train(1)
+@pytest.mark.parametrize('make', [network, small_resnet])
+def test_a_hybridized_network(make, devices, tmp_path):
+    """The file equals that of the network before, and the graph uses the values that were loaded."""
+    loop = Loop(devices, make=make).train(1)
     X = np.ones((3, 1, 6, 6), ctx=devices[0])
-    fast = hybridized(loop.net)
-    scores = fast(X).asnumpy()
-    checkpoint.save(tmp_path / 'a', fast)
+    checkpoint.save(tmp_path / 'a', loop.net)
+    loop.net.hybridize(static_alloc=True, static_shape=True)
+    scores = loop.net(X).asnumpy()
     checkpoint.save(tmp_path / 'b', loop.net)
     assert (tmp_path / 'a').read_bytes() == (tmp_path / 'b').read_bytes()
     loop.train(2)
-    assert fast(X).asnumpy().tolist() != scores.tolist()
-    checkpoint.load(tmp_path / 'a', fast)
-    assert fast(X).asnumpy().tolist() == scores.tolist()
+    assert loop.net(X).asnumpy().tolist() != scores.tolist()
+    checkpoint.load(tmp_path / 'a', loop.net)
+    assert loop.net(X).asnumpy().tolist() == scores.tolist()
 
 
 def test_values_that_differ_between_devices_are_kept_per_device(devices, tmp_path):
@@ -359,17 +360,40 @@ def test_loading_into_a_network_that_was_evaluated(devices, tmp_path):
     """By then, oneDNN keeps the weights in its own layouts, in which they cannot be written from the host."""
     net = resnet18(10)
     net.initialize(init=init.Normal(0.1), ctx=devices)
-    fast = hybridized(net)
+    net.hybridize(static_alloc=True, static_shape=True)
     X = np.ones((1, 1, 28, 28))
-    outputs = [fast(X.as_in_ctx(device)).asnumpy() for device in devices]
-    checkpoint.save(tmp_path / 'x.safetensors', fast)
+    outputs = [net(X.as_in_ctx(device)).asnumpy() for device in devices]
+    checkpoint.save(tmp_path / 'x.safetensors', net)
     net.initialize(init=init.Normal(0.1), ctx=devices, force_reinit=True)
-    assert any((fast(X.as_in_ctx(device)).asnumpy() != y).any() for device, y in zip(devices, outputs))
-    checkpoint.load(tmp_path / 'x.safetensors', fast)
-    assert all((fast(X.as_in_ctx(device)).asnumpy() == y).all() for device, y in zip(devices, outputs))
+    assert any((net(X.as_in_ctx(device)).asnumpy() != y).any() for device, y in zip(devices, outputs))
+    checkpoint.load(tmp_path / 'x.safetensors', net)
+    assert all((net(X.as_in_ctx(device)).asnumpy() == y).all() for device, y in zip(devices, outputs))
 
 
 def test_arrays_of_another_dtype(tmp_path):
     checkpoint.save(tmp_path / 'c', [np.ones(2)])
     with pytest.raises(CheckpointError, match='parameter 0 is float32 in the file and float64 in the network; cast'):
         checkpoint.load(tmp_path / 'c', [np.ones(2, dtype='float64')])
+
+
+@pytest.mark.parametrize('change', [
+    {'name': None}, {'num_update': 'x'}, {'num_update': 10**13}, {'counts': []}, {'counts': {'0.weight': -1}},
+    {'counts': {'0.weight': None}}, {'numbers': {'lr_scheduler': 1}}, {'numbers': {'m_schedule': 'x'}},
+    {'numbers': None}])
+def test_a_forged_state_of_the_optimizer(change, devices, tmp_path):
+    """A Trainer gets no attributes of it but the known ones, and no error but CheckpointError."""
+    loop = Loop(devices).train(1)
+    checkpoint.save(tmp_path / 'a', loop.net, loop.trainer)
+    record, arrays = checkpoint.read(tmp_path / 'a')
+    metadata, kept = record.pop('metadata'), loop.values()
+    for forged in ({**record['optimizer'], **change}, {}):
+        checkpoint.write(tmp_path / 'a', checkpoint.Snapshot(arrays, {'optimizer': forged}), metadata)
+        with pytest.raises(CheckpointError, match='a: its optimizer state is malformed'):
+            checkpoint.load(tmp_path / 'a', loop.net, loop.trainer)
+    assert loop.values() == kept
+
+
+def test_a_folder_and_a_device_are_no_checkpoints(tmp_path):
+    for path, words in ((tmp_path, 'not a regular file'), ('/dev/zero', 'not a regular file')):
+        with pytest.raises(checkpoint.DamagedError, match=words):
+            checkpoint.read(path)

@@ -1,4 +1,5 @@
 """The folder of a run is new or empty, and only one program uses it."""
+import contextlib
 import errno
 import json
 import os
@@ -10,8 +11,19 @@ from contextlib import ExitStack
 import pytest
 
 from gluon_mgpu.checkpoints import run_folder as module
-from gluon_mgpu.checkpoints.callback import CheckpointCallback
-from gluon_mgpu.checkpoints.run_folder import check_free, claim_folder, lock_folder, new_folder, this_process
+from gluon_mgpu.checkpoints.checkpoint_callback import CheckpointCallback
+from gluon_mgpu.checkpoints.run_folder import (
+    check_free,
+    check_links,
+    check_metadata,
+    claim_folder,
+    lock_folder,
+    new_folder,
+    this_process,
+    write_config,
+)
+from gluon_mgpu.mxnet_setup.compat import np
+from gluon_mgpu.training.history import checked_history
 from gluon_mgpu.training.run import Run
 
 
@@ -40,7 +52,7 @@ def test_a_given_name(tmp_path, exists):
         path.mkdir(parents=True)
     check_free(path)
     with ExitStack() as stack:
-        assert claim_folder(path, 'scratch', {'a': 1}, stack) == path
+        assert claim_folder(path, 'scratch', {'a': 1}, stack).path == path
         with pytest.raises(ValueError, match='where is in use by another run: wait until it ends'):
             lock_folder(path, stack)
     with ExitStack() as stack:
@@ -150,22 +162,116 @@ def test_after_a_full_disk_the_folder_can_be_used(tmp_path, full_disk):
         claim_folder(tmp_path / 'run', 'scratch', {}, stack)
     assert list((tmp_path / 'run').iterdir()) == []
     with ExitStack() as stack:
-        assert claim_folder(tmp_path / 'run', 'scratch', {}, stack) == tmp_path / 'run'
+        assert claim_folder(tmp_path / 'run', 'scratch', {}, stack).path == tmp_path / 'run'
 
 
 def test_files_that_look_unfinished_are_not_ours(tmp_path):
-    """Such as those of a browser; a file of ours has eight hexadecimal digits in its name."""
-    (tmp_path / 'film.mp4.part').touch()
+    """Such as those of a browser, a backup of a day, and the picture of a `predict` that is running."""
     (tmp_path / 'config.json.0123abcd.part').mkdir()
+    names = ['film.mp4.part', 'backup.20240101.part', 'movie.mkv.deadbeef.part', 'predictions.png.0123abcd.part',
+             'checkpoint-1.safetensors.0123abcd.part', 'my-config.json.0123abcd.part', 'config.json.0123abcd.part.gz']
+    for name in names:
+        (tmp_path / name).touch()
     CheckpointCallback(tmp_path).train_begin(Run(1, quiet=True))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ['config.json.0123abcd.part', 'film.mp4.part']
-    with pytest.raises(ValueError, match='is not an empty folder'):
-        check_free(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(['config.json.0123abcd.part', *names])
+    for name in names:
+        folder = tmp_path / f'with {name}'
+        folder.mkdir()
+        (folder / name).touch()
+        with pytest.raises(ValueError, match='is not an empty folder'):
+            check_free(folder)
 
 
 def test_unfinished_files_of_a_killed_process_are_ignored(tmp_path):
-    (tmp_path / 'config.json.0123abcd.part').write_text('{')
+    for name in ('config.json', 'history.csv', 'best.safetensors', 'checkpoint-00000042.safetensors'):
+        (tmp_path / f'{name}.0123abcd.part').write_text('{')
     check_free(tmp_path)
     with ExitStack() as stack:
         claim_folder(tmp_path, 'scratch', {}, stack)
     assert (tmp_path / 'config.json').read_text() == '{}\n'
+    CheckpointCallback(tmp_path).train_begin(Run(1, quiet=True))
+    assert [path.name for path in tmp_path.iterdir()] == ['config.json']
+
+
+def test_a_link_to_a_folder_with_a_longer_name(tmp_path):
+    for name in ('run', 'run-other'):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / 'a').touch()
+    (tmp_path / 'run' / 'latest').symlink_to('a')
+    check_links(tmp_path / 'run')
+    (tmp_path / 'run' / 'history.csv').symlink_to('../run-other/a')
+    with pytest.raises(ValueError, match='history.csv is a link to a file outside the folder, which could be overwrit'):
+        check_links(tmp_path / 'run')
+
+
+@pytest.mark.parametrize('call', [lambda folder: write_config(folder, {}), lambda folder: Run(1, folder=folder),
+                                  lambda folder: CheckpointCallback(folder)])
+def test_a_folder_that_is_replaced_after_it_was_locked(call, tmp_path):
+    """By a link, also to a folder with files of the user."""
+    (tmp_path / 'run').mkdir()
+    (tmp_path / 'other').mkdir()
+    part = tmp_path / 'other/config.json.0123abcd.part'
+    part.touch()
+    with ExitStack() as stack:
+        folder = lock_folder(tmp_path / 'run', stack)
+        (tmp_path / 'run').rename(tmp_path / 'moved')
+        (tmp_path / 'run').symlink_to('other')
+        with contextlib.suppress(OSError):
+            found = call(folder)
+            run = Run(1, quiet=True, folder=folder, callbacks=[CheckpointCallback(folder)])
+            for _ in run.epochs([[np.zeros(1)]]):
+                for _ in run.batches([0]):
+                    run.record_losses([np.zeros(1)])
+                run.end_epoch(0.5)
+            assert isinstance(found, (Run, CheckpointCallback))
+    assert [*(tmp_path / 'other').iterdir()] == [part]
+
+
+VALID = {'config': {'chapter': 'scratch', 'dataset': 'glyphs', 'devices': ['cpu(0)', 'gpu(1)'], 'batch_size': 8,
+                    'num_epochs': 2},
+         'run': {'history': [[1, 2.0, 1.5, 0.5, 10.0, 0.1], [2, 2, 1, 1, 10, None], [3, 2.0, 1.5, 0.5, 10.0]],
+                 'num_steps': 9, 'num_batches': 2, 'epoch_length': 3, 'loss': -1.0, 'rows': 5, 'seconds': 0.0}}
+WRONG = (None, 'a', [], {}, [[]], True, float('nan'), float('inf'), 10**400)  # as no number; most entries are numbers
+COUNT = (*WRONG, -1, 0.5, 2**31)
+TEXT = (None, [], {}, True, 0.5, -1, 10**400)
+FORGED = {
+    'chapter': TEXT, 'dataset': TEXT, 'data_dir': TEXT[1:], 'shares': TEXT[1:], 'dtype': TEXT[1:],
+    'devices': (*WRONG, ['cpu:0'], ['cpu(0)\x1b'], [None], ['cpu(0)'] * (10**4 + 1)), 'batch_size': (*COUNT, 0),
+    'num_epochs': (*COUNT, 0), 'history': (*WRONG[:2], {}, True, 0.5), 'num_steps': COUNT, 'num_batches': (*COUNT, 4),
+    'epoch_length': (*COUNT, 1), 'loss': WRONG, 'rows': COUNT, 'seconds': (*WRONG, -1)}
+
+
+@pytest.mark.parametrize('name', FORGED)
+def test_forged_metadata(name):
+    """No other error than the ValueError, and no endless loop."""
+    check_metadata(VALID)
+    check_metadata({**VALID, 'config': {**VALID['config'], 'shares': '3,1', 'data_dir': 'a', 'dtype': 'float32',
+                                        'devices': ['cpu(0)'] * 10**4}})
+    part = 'run' if name in VALID['run'] else 'config'
+    for value in FORGED[name]:
+        with pytest.raises(ValueError, match=r'(is|are) (missing or )?malformed|is not a list'):
+            check_metadata({**VALID, part: {**VALID[part], name: value}})
+    if name in VALID[part]:
+        with pytest.raises(ValueError, match='is missing or malformed|is not a list|is malformed'):
+            check_metadata({**VALID, part: {key: value for key, value in VALID[part].items() if key != name}})
+
+
+@pytest.mark.parametrize('part', VALID)
+@pytest.mark.parametrize('value', WRONG)
+def test_metadata_of_another_kind(part, value):
+    with pytest.raises(ValueError, match='missing|malformed'):
+        check_metadata({**VALID, part: value})
+
+
+@pytest.mark.parametrize('place, wrong', [
+    (0, (*WRONG, 0, 2, 1.5)), (1, (*WRONG, -1)), (2, WRONG), (3, (*WRONG, -0.1, 1.1)), (4, (*WRONG, -1)),
+    (5, WRONG[1:])])
+def test_a_forged_history(place, wrong):
+    row = [1, 2.0, 1.5, 0.5, 10.0, 0.1]
+    assert checked_history([row, [2, *row[1:5]], [3, *row[1:5], None]])[0] == tuple(row)
+    for value in wrong:
+        with pytest.raises(ValueError, match='epoch 1 of its history is malformed'):
+            checked_history([[*row[:place], value, *row[place + 1:]]])
+    for rows in ([row[:4]], [[*row, 1]], [[2, *row[1:]]], [row, row], [1], ['abcdef'], 'a'):
+        with pytest.raises(ValueError, match='history is'):
+            checked_history(rows)

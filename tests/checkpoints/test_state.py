@@ -4,25 +4,24 @@ import inspect
 import numpy
 import pytest
 from loops import OPTIMIZERS, Loop, dense
-from movable import moving
 from slow import slow
+from trainers import on_each_device, trainable
 
 from gluon_mgpu.checkpoints import checkpoint, state
 from gluon_mgpu.checkpoints.checkpoint import CheckpointError
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np, npx
 from gluon_mgpu.outputs.onnx_model.graph import semantics_of
-from gluon_mgpu.parallel.trainer import Trainer, trainable
-from gluon_mgpu.parallel.workers import Workers
+from gluon_mgpu.parallel.workers import ThisProcess, Workers
 
 
 @pytest.mark.parametrize('num_steps', [0, 2])
 @pytest.mark.parametrize('optimizer', OPTIMIZERS)
 @pytest.mark.parametrize('k', [slow(1), 2])
 def test_loading_an_earlier_checkpoint_into_the_same_trainer(k, optimizer, num_steps, device_list, tmp_path):
-    """As when returning to the best epoch. The package's Trainer keeps the sum of all gradients in its KVStore."""
+    """As when returning to the best epoch."""
     name, settings = OPTIMIZERS[optimizer]
     loop = Loop(device_list(k))
-    loop.trainer = moving(trainable(loop.net), name, settings)
+    loop.trainer = on_each_device(trainable(loop.net), name, settings)
     loop.train(num_steps)
     checkpoint.save(tmp_path / 'a', loop.net, loop.trainer)
     ends = []
@@ -211,12 +210,13 @@ def test_unknown_dimensions_of_mx_nd_fit_any():
 
 
 @pytest.mark.parametrize('k', [1, 2, 3])  # devices that load; the sum over the two that save stays
-@pytest.mark.parametrize('own', [True, False])  # Gluon's Trainer updates in its key-value store
-def test_saved_while_gradients_accumulate(k, own, device_list, tmp_path):
+@pytest.mark.parametrize('update_on_kvstore', [False, None])  # None: MXNet decides
+def test_saved_while_gradients_accumulate(k, update_on_kvstore, device_list, tmp_path):
     def new(devices):
-        net, trainer = dense(devices, optimizer='sgd', optimizer_params={'momentum': 0.9})
+        net, trainer = dense(devices, optimizer='sgd', optimizer_params={'momentum': 0.9},
+                             update_on_kvstore=update_on_kvstore)
         net.weight.grad_req = 'add'
-        return net, Trainer(list(net.collect_params().values()), 'sgd', {'momentum': 0.9}) if own else trainer
+        return net, trainer
 
     def train(net, trainer, at):  # a step after every third pass
         for i in at:
@@ -270,7 +270,7 @@ def test_gradients_of_several_workers(devices, tmp_path):
         state.set_gradients(net, kept, workers)
         found = [gradient.asnumpy().ravel()[0] for gradient in net.weight.list_grad()]
         assert found == [10 * number + rank for number in range(len(devices))]
-    state.set_gradients(net, kept, Workers())  # one process continues
+    state.set_gradients(net, kept, ThisProcess())  # one process continues
     first, *others = (gradient.asnumpy() for gradient in net.weight.list_grad())
     assert (first == 2 * sum(10 * number for number in range(len(devices))) + len(devices)).all()
     assert not any(other.any() for other in others)

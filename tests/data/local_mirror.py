@@ -17,12 +17,12 @@ class LocalMirror:
 
     `trouble` maps a file's name to a fault: 'missing', 'wrong bytes', 'truncated', 'stalls' (half of the file, then
     nothing until the server closes), 'trickles' (half, then single bytes) or 'endless'. `meet`, a threading.Barrier,
-    makes each transfer wait for others to start.
+    makes each transfer wait for others to start. `length` is sent as the Content-Length, instead of the right one.
     """
 
     def __init__(self, files: dict, trouble: dict | None = None,
-                 meet: threading.Barrier | None = None) -> None:
-        self.files, self.trouble, self.meet = files, trouble or {}, meet
+                 meet: threading.Barrier | None = None, length: str = '') -> None:
+        self.files, self.trouble, self.meet, self.length = files, trouble or {}, meet, length
         self.fetched = []                      # names in the order of requests
         self.stalled = threading.Event()       # set once a transfer has stalled
         self.closing = threading.Event()
@@ -55,7 +55,7 @@ class LocalMirror:
                 content = owner.files[name] if found else b''
                 self.send_response(200 if found else 404)
                 if trouble != 'endless':
-                    self.send_header('Content-Length', str(len(content)))
+                    self.send_header('Content-Length', owner.length or str(len(content)))
                 self.end_headers()
                 if trouble == 'wrong bytes':
                     content = bytes(len(content))

@@ -281,7 +281,8 @@ def test_different_rows_have_different_digests():
     other = images.copy()
     other[3, 1, 1] = 1
     assert len({digest(images, labels), digest(other, labels), digest(images, labels + 1),
-                digest(images[:9], labels[:9])}) == 4
+                digest(images[:9], labels[:9]), digest(images.reshape(10, 1, 4), labels),
+                digest(images.reshape(10, 4, 1), labels)}) == 6
 
 
 def test_the_shard_of_another_worker_is_rejected():

@@ -25,6 +25,19 @@ REMEDY = '; use --data-dir to name a folder with the files'
 
 
 @pytest.fixture(autouse=True)
+def no_endless_download(request):
+    """End a test after a time in which it could not end by itself, as with code that waits for a mirror for ever."""
+    def end(*_):
+        raise TimeoutError('the test does not end')
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(90 if request.node.get_closest_marker('slow') else 40)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(autouse=True)
 def local_only(monkeypatch):
     """Use only the mirrors of the test, no proxy, and short timeouts."""
     monkeypatch.setattr(module, 'MIRRORS', {})
@@ -39,8 +52,8 @@ def serve(monkeypatch):
     """Return a function that starts a mirror and appends it to the list of mirrors."""
     servers = []
 
-    def start(trouble=None, meet=None, contents=CONTENTS):
-        servers.append(LocalMirror(contents, trouble, meet))
+    def start(trouble=None, meet=None, contents=CONTENTS, length=''):
+        servers.append(LocalMirror(contents, trouble, meet, length))
         add(servers[-1].mirror)
         return servers[-1]
 
@@ -146,6 +159,14 @@ def test_no_part_of_a_damaged_file_remains(tmp_path, serve, monkeypatch, trouble
     assert message.endswith(REMEDY)
     assert content_of(tmp_path) == {}
     assert server.fetched == [FILES[0]]
+
+
+@pytest.mark.parametrize('length', ['abc', '-1', '1e3', '9' * 5000, '\xb2'])
+def test_a_length_that_is_no_number(length, tmp_path, serve):
+    """It is only for the progress bar: the mirror was asked."""
+    server = serve(length=length)
+    download('mnist', tmp_path, progress=False)
+    assert (server.fetched, content_of(tmp_path)) == ([*FILES], CONTENTS)
 
 
 def test_all_mirrors_are_named(tmp_path, serve, dead):

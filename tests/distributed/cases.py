@@ -1,13 +1,13 @@
 """Training with devices and with workers, for comparison: the same few steps on the same batches."""
 import numpy
 import oracle
+from trainers import trainable
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.shards import shard_rows
 from gluon_mgpu.mxnet_setup.compat import gluon, np
-from gluon_mgpu.parallel.data_parallel import data_parallel
-from gluon_mgpu.parallel.devices import Devices
-from trainers import trainable
+from gluon_mgpu.networks.static_shapes import StaticSequential
+from gluon_mgpu.parallel.sharing import Devices
 
 LR = 0.1
 ROWS = (16, 7, 2, 16, 1)  # some with fewer rows than workers
@@ -44,7 +44,7 @@ def scratch_case(devices, dtype, workers):
 def concise_case(devices, dtype, workers):
     """Return a function that trains a small Gluon network for one step, and the network."""
     nn = gluon.nn
-    net = nn.HybridSequential()
+    net = StaticSequential()
     net.add(nn.Conv2D(4, 3, activation='sigmoid'), nn.BatchNorm(), nn.AvgPool2D(2, 2), nn.Dense(10))
     net.initialize(ctx=devices)
     for device in devices:
@@ -54,14 +54,14 @@ def concise_case(devices, dtype, workers):
         param.set_data(np.array(rng.normal(scale=0.1, size=param.shape)))
     net.cast(dtype)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
-    settings = {'learning_rate': LR, 'momentum': 0.9, 'clip_norm': 0.1}
-    fast, trainer = data_parallel(net, Devices(devices, workers=workers), 'sgd', settings)
+    net.hybridize(static_alloc=True, static_shape=True)
+    trainer = workers.trainer(trainable(net), 'sgd', {'learning_rate': LR, 'momentum': 0.9}, clip_norm=0.1)
 
     def step(X, y):
         together = Devices(devices, len(X), workers=workers)
-        ls = concise.train_batch(*rows_of_worker(X, y, workers), fast, loss, trainer, together)
+        ls = concise.train_batch(*rows_of_worker(X, y, workers), net, loss, trainer, together)
         return sum(workers.allgather(total(ls)))
-    return step, fast
+    return step, net
 
 
 def total(ls):

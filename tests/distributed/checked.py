@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 from cases import LR, rows_of_worker
 from parallel.sync_batch_norm.norms import small_net
+from trainers import trainable
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.mxnet_setup.compat import gluon
-from gluon_mgpu.parallel.devices import Devices
-from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
-from trainers import trainable
+from gluon_mgpu.parallel.sharing import Devices
+from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 
 
 def make(devices, workers):

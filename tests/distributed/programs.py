@@ -7,6 +7,7 @@ import sys
 import time
 
 import numpy
+from trainers import trainable
 
 from gluon_mgpu import concise
 from gluon_mgpu.base.program import InputError
@@ -14,10 +15,8 @@ from gluon_mgpu.data.shards import shard_rows
 from gluon_mgpu.distributed import watch
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np
-from gluon_mgpu.parallel.data_parallel import data_parallel
-from gluon_mgpu.parallel.devices import Devices
-from trainers import trainable
-from gluon_mgpu.parallel.workers import Workers
+from gluon_mgpu.parallel.sharing import Devices
+from gluon_mgpu.parallel.workers import ThisProcess
 from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 from gluon_mgpu.training.run import Run
 
@@ -174,11 +173,11 @@ def train_with_run(workers, batches, num_epochs=2, evaluates=lambda workers: Tru
     return values(net)
 
 
-def unused_layers(workers, step=lambda trainer: trainer.step(ROWS, ignore_stale_grad=True), **settings):
+def unused_layers(workers, step=lambda trainer: trainer.step(ROWS, ignore_stale_grad=True), clip_norm=None):
     """Each worker uses a layer only if one of its rows needs it: in some batches all, one or none of them."""
     net = dense(workers)
-    devices = Devices([mx.cpu(0)], ROWS, workers=workers)
-    _, trainer = data_parallel(net, devices, 'sgd', {'learning_rate': 0.2, 'momentum': 0.9, 'wd': 0.1, **settings})
+    settings = {'learning_rate': 0.2, 'momentum': 0.9, 'wd': 0.1}
+    trainer = workers.trainer(trainable(net), 'sgd', settings, clip_norm)
     workers.broadcast_parameters(net)
     for number, (X, y) in enumerate(data(8)):
         needs = numpy.zeros((ROWS, 1))
@@ -344,7 +343,7 @@ def other_activation(workers):
 
 
 def no_sum(workers):
-    train_with_run(workers, Batches(workers, 3), job=Workers())
+    train_with_run(workers, Batches(workers, 3), job=ThisProcess())
 
 
 def other_setting(workers):

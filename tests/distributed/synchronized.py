@@ -3,21 +3,22 @@ import sys
 
 import numpy
 from parallel.sync_batch_norm.norms import nn, sequential, small_net
+from trainers import trainable
 
 from gluon_mgpu import concise
 from gluon_mgpu.data.shards import shard_rows
 from gluon_mgpu.mxnet_setup.compat import gluon, np, npx
-from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.networks.resnet import resnet18
-from gluon_mgpu.parallel.devices import Devices
-from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
-from trainers import trainable
-from gluon_mgpu.parallel.workers import Workers
+from gluon_mgpu.parallel.sharing import Devices
+from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
+from gluon_mgpu.parallel.workers import ThisProcess
 from gluon_mgpu.training.parameters import by_name
 
 # Network, rows of ten batches, parts of a batch. At first, only one worker has a row. Of a part, possibly none has
 CASES = {'small': (small_net, (1, 64, 5, 2, 32, 3, 7, 4, 33, 16), 1),
          'in parts': (small_net, (1, 64, 4, 32, 1, 8, 12, 24, 40, 16), 2),
+         'clipped': (small_net, (1, 64, 5, 2, 32, 3, 7, 4, 33, 16), 1),
+         'adam, clipped, in parts': (small_net, (1, 64, 4, 32, 1, 8, 12, 24, 40, 16), 2),
          # A worker without rows could send all exchanges of several steps at once
          'deep': (lambda: sequential(*(layer for _ in range(12) for layer in (nn.Conv2D(4, 3, padding=1),
                                                                               nn.BatchNorm())), nn.Dense(10)),
@@ -34,14 +35,17 @@ def trained(case, devices, workers=None, order=lambda n: range(n)):
     """
     rng = numpy.random.default_rng(1)
     make, sizes, parts = CASES[case]
-    net, job = make(), workers or Workers()
+    net, job = make(), workers or ThisProcess()
     net.initialize(ctx=devices)
     net(np.zeros((1, 1, SIDE, SIDE), ctx=devices[0]))
     net.cast('float64')
     for param in trainable(net):
         param.set_data(np.array(rng.normal(scale=0.2, size=param.shape), dtype='float64'))
-    trainer = job.trainer(trainable(net), 'sgd', {'learning_rate': 0.1, 'momentum': 0.9})
-    fast = SyncBatchNorm(net, workers) if workers else hybridized(net)
+    sgd, adam = ('sgd', {'learning_rate': 0.1, 'momentum': 0.9}), ('adam', {'learning_rate': 0.01})
+    clip_norm = 0.1 if 'clipped' in case else None
+    trainer = job.trainer(trainable(net), *(adam if 'adam' in case else sgd), clip_norm)
+    net.hybridize(static_alloc=True, static_shape=True)
+    trained_net = SyncBatchNorm(net, workers) if workers else net
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     for n in sizes:
         X, y = rng.normal(1, 1, size=(n, 1, SIDE, SIDE)), rng.integers(0, 10, n).astype('int32')
@@ -49,7 +53,7 @@ def trained(case, devices, workers=None, order=lambda n: range(n)):
         X, y = X[list(rows)], y[list(rows)]
         concise.train_batch(np.array(X, dtype='float64') if len(X) else np.empty((0, 1, SIDE, SIDE), dtype='float64'),
                             np.array(y, dtype='int32') if len(y) else np.empty(0, dtype='int32'),
-                            fast, loss, trainer, Devices(devices, 64, parts=parts, workers=job))
+                            trained_net, loss, trainer, Devices(devices, 64, parts=parts, workers=job))
     npx.waitall()
     return {name: param.data(devices[0]).asnumpy() for name, param in by_name(net).items()}
 

@@ -51,7 +51,9 @@ def test_only_rank_0_needs_the_runs_folder(job, flags, tmp_path):
     ('scratch', []), ('concise', ['--train-size', '40', '--batch-size', '16', '--num-epochs', '1']),
     ('scratch', ['--accumulate', '3', '--lr-schedule', 'cosine', '--num-epochs', '3', '--warmup-epochs', '1']),
     ('concise', ['--train-size', '40', '--batch-size', '16', '--num-epochs', '1', '--accumulate', '2',
-                 '--momentum', '0.9', '--weight-decay', '0.01', '--lr-schedule', 'step'])])
+                 '--momentum', '0.9', '--weight-decay', '0.01', '--lr-schedule', 'step']),
+    ('concise', ['--train-size', '40', '--batch-size', '16', '--num-epochs', '1', '--sync-batch-norm', '--clip-norm',
+                 '0.5', '--optimizer', 'adam', '--lr', '0.001'])])
 def test_a_run_of_two_workers(job, flags, tmp_path, chapter, flags_of_it):
     flags = [*flags, *flags_of_it]
     with job(2, *command(chapter, flags, tmp_path / 'two')) as two:

@@ -3,14 +3,15 @@ from types import SimpleNamespace
 
 import numpy
 import pytest
+from trainers import trainable
 
 from gluon_mgpu import scratch
 from gluon_mgpu.base.program import JobError
 from gluon_mgpu.distributed import horovod_workers, launchers
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
 from gluon_mgpu.distributed.launchers import LaunchInfo
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, gluon, mx, np
-from trainers import trainable
+from gluon_mgpu.distributed.trainer import HorovodTrainer
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, mx, np
 
 pytestmark = pytest.mark.usefixtures('no_launcher')
 
@@ -139,3 +140,33 @@ def test_a_network_that_gets_no_shapes_from_the_first_batch():
     net.initialize(ctx=mx.cpu(1))
     with pytest.raises(ValueError, match=r'^the network cannot get its shapes from the first batch \(.*\): call'):
         parameters_after_broadcast(net, np.zeros((3, 4)))
+
+
+def test_running_statistics_may_differ_between_workers():
+    """The book's `net.collect_params()` has them, and the first forward pass has changed them."""
+    net, compared = gluon.nn.BatchNorm(in_channels=3), {}
+    net.initialize()
+    workers = SimpleNamespace(size=2, check_equal=lambda facts, *remedy: compared.update(facts),
+                              record=lambda exchange: None, _allreduce=lambda array, kind, number: array)
+    trainer = HorovodTrainer(workers, 0, net.collect_params(), 'sgd', {'learning_rate': 0.1})
+    with autograd.record():
+        l = net(np.ones((4, 3)))
+    l.backward()
+    trainer.step(4)
+    assert [name for name in compared if 'checksum' in name] == [f'the checksum of parameter {i} of the Trainer'
+                                                                 for i in (0, 1)]  # gamma and beta
+
+
+@pytest.mark.parametrize('clip_norm', [None, 0.1])
+def test_only_steps_that_ignore_stale_gradients_exchange_which_are_fresh(clip_norm):
+    """That exchange blocks."""
+    net, exchanges = gluon.nn.Dense(2, in_units=3), []
+    net.initialize()
+    workers = SimpleNamespace(size=1, allgather=lambda value: exchanges.append(value) or [value])
+    trainer = HorovodTrainer(workers, 0, trainable(net), 'sgd', {'learning_rate': 0.1}, clip_norm)
+    for ignore_stale_grad, expected in ((False, 0), (True, 1)):
+        with autograd.record():
+            l = net(np.ones((4, 3)))
+        l.backward()
+        trainer.step(4, ignore_stale_grad)
+        assert len(exchanges) == expected

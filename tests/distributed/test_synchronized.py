@@ -7,8 +7,8 @@ import idx_files
 import numpy
 import psutil
 import pytest
+from bfloat16 import needs_bfloat16
 from history_csv import history
-from networks.test_precision import needs_bfloat16
 from runs import outcome, run
 from synchronized import CASES, trained
 from test_equality import HERE
@@ -35,8 +35,9 @@ FAILING = ('import os, sys\n'
            'sys.exit(concise.main(sys.argv[1:]))')
 
 
-@pytest.mark.parametrize('num_workers, case', [(2, 'small'), (3, 'small'), (2, 'in parts'), (2, 'deep'),
-                                               (2, 'resnet18'), (3, 'resnet18')])
+@pytest.mark.parametrize('num_workers, case', [(2, 'small'), (3, 'small'), (2, 'in parts'), (3, 'clipped'),
+                                               (2, 'adam, clipped, in parts'), (2, 'deep'), (2, 'resnet18'),
+                                               (3, 'resnet18')])
 def test_workers_equal_one_device(job, device_list, tmp_path, num_workers, case):
     def order(n):
         """Return the rows of the first part on all workers, then those of the second."""
@@ -46,7 +47,7 @@ def test_workers_equal_one_device(job, device_list, tmp_path, num_workers, case)
     path = ':'.join(str(place) for place in (HERE, HERE.parent, HERE.parents[1]))
     with job(num_workers, PYTHON, HERE / 'synchronized.py', case, tmp_path, PYTHONPATH=path) as started:
         assert started.end(timeout=500) == 0, started.text
-    one = trained(case, device_list(1), **({'order': order} if case == 'in parts' else {}))
+    one = trained(case, device_list(1), **({'order': order} if 'in parts' in case else {}))
     found = [numpy.load(tmp_path / f'{rank}.npz') for rank in range(num_workers)]
     for name, expected in one.items():
         assert numpy.isfinite(expected).all()

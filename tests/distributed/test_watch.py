@@ -280,3 +280,98 @@ def test_a_worker_that_cannot_connect_is_named(monkeypatch):
     monkeypatch.setattr(watch, 'PATIENCE', 0.1)
     with pytest.raises(ValueError, match=r'^worker 1 of 2 \(b\) did not connect to worker 0 at 127.0.0.1 in 0.1 s'):
         watch.Watchdog(0, lambda value: [value, (None, b'', 'b')], '127.0.0.1', 'a', print)
+
+
+@pytest.fixture
+def one_end(monkeypatch):
+    """A function that returns a watchdog of worker 0 or 1, a connection to it, and lists of its lines and statuses."""
+    monkeypatch.setattr(watch, 'BEAT', 0.1)
+    monkeypatch.setenv('GLUON_MGPU_WORKER_TIMEOUT', '0.6')
+    lines, statuses = [], []
+    with contextlib.ExitStack() as stack:
+        def start(rank, size=2):
+            others = [(None, bytes([other] * 16), 'abc'[other]) for other in range(size)]
+            if rank:
+                listener = stack.enter_context(socket.create_server(('127.0.0.1', 0)))
+                others[0] = (listener.getsockname(), *others[0][1:])
+            ends = []
+
+            def allgather(value):
+                if not rank:
+                    ends.append(stack.enter_context(socket.create_connection(value[0])))
+                    ends[0].sendall(bytes([1] * 16))
+                return [value if other == rank else others[other] for other in range(size)]
+
+            dog = watch.Watchdog(rank, allgather, '127.0.0.1', 'abc'[rank], lambda *line: lines.append(line))
+
+            def end(status):
+                statuses.append((status, time.monotonic()))
+                dog._leaving = True  # ends the thread
+
+            monkeypatch.setattr(watch.os, '_exit', end)
+            if rank:
+                ends.append(stack.enter_context(listener.accept()[0]))
+                ends[0].recv(16)
+            stack.callback(lambda: [connection.close() for connection in dog._others])
+            return dog, ends[0], lines, statuses
+        yield start
+
+
+def until(condition, seconds=5):
+    """Wait until a condition holds; return the seconds that it took."""
+    started = time.monotonic()
+    while not condition() and time.monotonic() < started + seconds:
+        time.sleep(0.01)
+    return time.monotonic() - started
+
+
+def test_signs_of_life_come_in_time(one_end):
+    dog, connection, _, statuses = one_end(0)
+    connection.settimeout(5)
+    deadline, received = time.monotonic() + 1.5, b''
+    while time.monotonic() < deadline:
+        connection.sendall(watch.ALIVE)
+        received += connection.recv(4096)
+    assert 7 <= received.count(watch.ALIVE) <= 20 and not statuses  # 15 without delays
+    dog.leave()
+
+
+def test_a_silent_worker_is_lost_after_the_timeout(one_end):
+    """Not after a multiple of it."""
+    _, _, lines, statuses = one_end(0)
+    assert 0.4 < until(lambda: statuses) < 2
+    assert [status for status, _ in statuses] == [1] and lines == [
+        ('worker 1 of 2 (b) has not answered for 0.6 s: it is stopped, or its machine or the network failed', True)]
+
+
+@pytest.mark.parametrize('before', [b'', watch.ALIVE * 3, b'a sum\tbatch 1\n' + watch.ALIVE])
+@pytest.mark.parametrize('byte, expected', [(watch.FAILED, 'worker 1 of 2 (b) has failed'), (watch.END, ''),
+                                            (watch.LEAVE, None)])
+def test_a_message_of_a_worker_may_come_with_others(before, byte, expected, one_end):
+    dog, connection, lines, statuses = one_end(0)
+    connection.sendall(before + byte)
+    until(lambda: statuses if expected is not None else not dog._heard, 3)
+    assert [status for status, _ in statuses] == [1] * (expected is not None)
+    assert [line for line, _ in lines] == [expected] * bool(expected)
+    dog._thread.join(5)
+    assert not dog._thread.is_alive()
+
+
+@pytest.mark.parametrize('rank, size', [(1, 2), (1, 3), (2, 3)])
+def test_if_worker_0_is_lost_worker_1_prints_the_line(rank, size, one_end):
+    _, connection, lines, statuses = one_end(rank, size)
+    connection.close()
+    until(lambda: statuses)
+    line = (f'worker 0 of {size} (a) was killed or has crashed', True)
+    assert [status for status, _ in statuses] == [1] and lines == [line] * (rank == 1)
+
+
+def test_a_worker_that_is_leaving_does_not_end_the_job(one_end):
+    """The others may be gone already."""
+    dog, connection, lines, statuses = one_end(0)
+    dog._leaving = True
+    dog._end('worker 1 was killed')
+    connection.close()
+    dog._receive(next(iter(dog._others)))
+    dog.leave()
+    assert (lines, statuses) == ([], [])

@@ -56,6 +56,9 @@ def test_fake_packages_can_be_loaded(site):
     ({'DMLC_ROLE': ''}, "DMLC_ROLE='' makes MXNet a server", 'unset DMLC_ROLE'),
     ({'DMLC_ROLE': 'scheduler', 'mxnet': 'import time; time.sleep(600)'}, "DMLC_ROLE='scheduler' makes MXNet a server",
      'unset DMLC_ROLE'),
+    *(({module: 'raise ImportError("a.so: failed to map segment from shared object")'}, f'{name} cannot be imported (',
+       'the memory is not enough; close other programs, or raise the limit that ulimit -v shows')
+      for module, name in (('mxnet', 'MXNet'), ('numpy', 'NumPy'))),
     ({'PYTHONOPTIMIZE': '2', 'mxnet': '[].no'}, 'MXNet needs its docstrings', 'unset PYTHONOPTIMIZE'),
     ({'mxnet': 'raise RuntimeError("(" * 300)'}, '((...)', 'pip uninstall it'),
 ])
@@ -249,3 +252,21 @@ def test_the_remedy_outside_a_checkout_is_mxnets_own_wheel(requires, expected, m
     monkeypatch.setattr(installation.metadata, 'requires', find)
     assert [installation._pip(extra) for extra in ('cpu', 'cu112')] == [
         f'pip install --no-deps {wheels}' for wheels in expected]
+
+
+def test_other_libraries_for_which_the_memory_is_not_enough():
+    error = ImportError('safetensors.so: failed to map segment from shared object')
+    assert installation.import_error_line(error) == (
+        'ImportError: safetensors.so: failed to map segment from shared object: the memory is not enough; close other '
+        'programs, or raise the limit that ulimit -v shows')
+
+
+def test_mxnet_prints_no_second_error_after_one_of_its_parts_was_imported():
+    code = ('import atexit, sys, types; from gluon_mgpu.mxnet_setup.hidden import end_program\n'
+            'base = sys.modules["mxnet.base"] = types.ModuleType("mxnet.base")\n'
+            'base._notify_shutdown = lambda: 1 / 0\n'
+            'atexit.register(base._notify_shutdown)\n'
+            'sys.excepthook = end_program\n'
+            'raise ImportError("a.so: failed to map segment from shared object")')
+    done = subprocess.run([sys.executable, '-c', code], cwd=REPO, capture_output=True, text=True)
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr

@@ -15,6 +15,7 @@ from gluon_mgpu.outputs.plot import Animator, accuracy_curve
 from gluon_mgpu.training.history import EpochResult, write_history
 from gluon_mgpu.training.run import Run
 
+CONFIG = {'chapter': 'scratch', 'dataset': 'glyphs', 'devices': ['cpu(0)'], 'batch_size': 256, 'num_epochs': 10}
 HISTORY = [EpochResult(1, 2.0, 1.5, 0.4, 100.0), EpochResult(2, 2.1, 0.9, 0.7, 98.0)]
 
 
@@ -89,7 +90,7 @@ def test_accuracy_curve_of_any_length(tmp_path, n):
 def run_folder(folder, devices, accuracies):
     """Create the folder of a run; return its path as text."""
     folder.mkdir()
-    config = {'chapter': 'scratch', 'dataset': 'glyphs', 'devices': devices}
+    config = {**CONFIG, 'devices': devices}
     (folder / 'config.json').write_text(json.dumps(config))
     run = Run(len(accuracies), quiet=True)
     run.history = [EpochResult(i + 1, 2.0 + i, 1.0, acc, 100.0) for i, acc in enumerate(accuracies)]
@@ -168,10 +169,12 @@ def test_a_folder_that_is_not_a_run(tmp_path, capsys):
     ('history.csv', b'epoch,seconds,test_acc\r\none,1,1\r\n', "invalid literal for int() with base 10: 'one'"),
     ('history.csv', b'epoch,seconds,test_acc\r\n1,x,1\r\n', "could not convert string to float: 'x'"),
     ('history.csv', b'"' + b'a' * 200_000, 'field larger than field limit'),
-    ('config.json', b'{}', "lacks 'chapter'"), ('config.json', b'[]', 'list indices must be'),
-    ('config.json', b'null', "'NoneType' object is not subscriptable"),
-    ('config.json', b'{"chapter": "scratch", "dataset": "glyphs", "devices": 5}', 'can only join an iterable'),
-    ('config.json', b'{"chapter": "scratch", "dataset": "glyphs", "devices": [1]}', 'expected str instance'),
+    ('history.csv', b'epoch,seconds,loss,test_acc,images_per_second\r\n' + b'9' * 401 + b',1,1,1,1', 'epoch 1 of '),
+    ('history.csv', b'epoch,seconds,loss,test_acc,images_per_second\r\n1,1,nan,1,1', 'epoch 1 of its history is malf'),
+    ('config.json', b'{}', 'chapter of its configuration is missing'),
+    *[('config.json', content, 'its configuration is missing') for content in (b'[]', b'null', b'1', b'"a"')],
+    *[('config.json', json.dumps({**CONFIG, name: value}).encode(), f'{name} of its configuration is missing or malf')
+      for name in CONFIG for value in (None, [], {}, [5], -1, 1.5, ['cpu(0)\x1b'])],
     ('config.json', b'[' * 100_000, 'cannot be read: '), ('config.json', b'\xff', "can't decode")])
 def test_a_run_with_broken_files(name, content, words, tmp_path, capsys):
     folder = run_folder(tmp_path / 'one', ['cpu(0)'], [0.1])

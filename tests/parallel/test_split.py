@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import collections
+import warnings
 
 import numpy
 import pytest
@@ -12,7 +13,7 @@ from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np
 from gluon_mgpu.networks.hybridized import hybridized
 from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.parallel import split
-from gluon_mgpu.parallel.devices import Devices
+from gluon_mgpu.parallel.sharing import Devices
 from gluon_mgpu.parallel.split import split_and_load, split_batch
 
 
@@ -170,6 +171,12 @@ def test_csr_arrays_stay_csr(device_list, k, semantics):
             if rows % k == 0 and not mx.util.is_np_array():
                 for shard, expected in zip(X_shards, gluon.utils.split_and_load(X, devices)):
                     assert (shard.asnumpy() == expected.asnumpy()).all() and shard.ctx == expected.ctx
+
+
+def test_splitting_uses_nothing_that_is_deprecated(devices):
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        split_batch((np.zeros((4, 2)), sparse(4)[0]), numpy.zeros(4), devices)
 
 
 def test_csr_arrays_with_others_and_shares(devices):

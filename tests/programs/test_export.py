@@ -19,6 +19,7 @@ from devices_flag import devices_flag
 from history_csv import history
 from oracle import images, lenet_params, numpy_lenet, to_mx
 from slow import slow
+from trainers import trainable
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.checkpoints.run_folder import checkpoints
@@ -26,7 +27,6 @@ from gluon_mgpu.data import load_data
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, assign, autograd, gluon, mx, np, npx
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.outputs.onnx_model.graph import semantics_of
-from trainers import trainable
 from gluon_mgpu.programs import export, predict
 from gluon_mgpu.programs.export import to_onnx
 from gluon_mgpu.programs.load_run import load_run, run_to_load, trained_network

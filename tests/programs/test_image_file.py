@@ -1,8 +1,11 @@
 """Tests of reading image files."""
+import subprocess
+import sys
+
 import numpy
 import pytest
 from pictures_of_digits import picture
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 
 from gluon_mgpu.programs.image_file import read_image
 
@@ -71,3 +74,45 @@ def test_an_image_of_a_billion_pixels_is_rejected(side, tmp_path, monkeypatch):
     monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 100)
     with pytest.raises(ValueError, match=r'a.png: cannot be read as an image \(Image size .* exceeds limit'):
         read_image(tmp_path / 'a.png')
+
+
+@pytest.mark.parametrize('suffix', ['png', 'eps'])
+def test_no_other_program_is_started(suffix, tmp_path, monkeypatch):
+    """Pillow gives PostScript to Ghostscript, whatever the name of the file is."""
+    monkeypatch.setattr(EpsImagePlugin, 'Ghostscript', lambda *args, **options: pytest.fail('Ghostscript was started'))
+    path = tmp_path / f'a.{suffix}'
+    Image.new('L', (9, 9)).save(path, 'EPS')
+    with pytest.raises(ValueError, match='cannot be read as an image'):
+        read_image(path)
+
+
+@pytest.mark.parametrize('name', ['a.png', 'a.jpg', 'a.gif', 'a.bmp', 'a.tiff', 'a.webp', 'a.ppm'])
+def test_the_common_formats(name, tmp_path):
+    picture((0, 0, 0), spot=(255, 255, 255), mode='RGB').save(tmp_path / name)
+    found = read_image(tmp_path / name)
+    assert (found[0, 0] < 0.1, found[14, 14] > 0.9) == (True, True)
+
+
+@pytest.mark.parametrize('mode', ['L', 'RGBA', 'P', 'I;16'])
+def test_a_large_image_needs_little_memory(mode, tmp_path):
+    """It is shrunk before anything else; 80 million pixels took 5 GB."""
+    side = 4000
+    picture(0, (side, side), spot=255).convert(mode).save(tmp_path / 'a.png')
+    code = ('import pathlib, resource, sys; from gluon_mgpu.programs.image_file import read_image\n'
+            'read_image(sys.argv[2])\n'
+            'now = int(pathlib.Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()\n'
+            f'resource.setrlimit(resource.RLIMIT_AS, (now + 22 * {side}**2,) * 2)\n'
+            'image = read_image(sys.argv[1]); print(image[0, 0], image[14, 14])')
+    picture(0).save(tmp_path / 'small.png')
+    done = subprocess.run([sys.executable, '-c', code, tmp_path / 'a.png', tmp_path / 'small.png'], capture_output=True,
+                          text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ['0.0', '1.0' if mode != 'I;16' else '0.0']
+
+
+def test_shrinking_keeps_the_picture(tmp_path):
+    """A large image and a small one of the same content become the same, to a level of grey or two."""
+    small = Image.fromarray(numpy.random.default_rng(0).integers(0, 100, (100, 100), 'uint8'))
+    small.save(tmp_path / 'small.png')
+    small.resize((3000, 3000), Image.Resampling.NEAREST).save(tmp_path / 'large.png')
+    assert abs(read_image(tmp_path / 'small.png') - read_image(tmp_path / 'large.png')).max() < 3 / 255

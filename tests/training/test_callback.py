@@ -9,7 +9,7 @@ from history_csv import history
 
 from gluon_mgpu import scratch
 from gluon_mgpu.base.program import Stopped
-from gluon_mgpu.checkpoints.callback import CheckpointCallback
+from gluon_mgpu.checkpoints.checkpoint_callback import CheckpointCallback
 from gluon_mgpu.checkpoints.run_folder import checkpoints
 from gluon_mgpu.mxnet_setup.compat import np
 from gluon_mgpu.parallel.workers import Workers
@@ -125,8 +125,7 @@ def test_all_workers_stop_if_the_callback_of_one_asks_for_it():
 def test_the_flag(tmp_path, monkeypatch, capsys):
     idx_files.write(tmp_path / 'mnist', idx_files.dataset(16, 16))
     accuracies = iter([0.5, 0.4, 0.3, 0.6])
-    evaluate = 'gluon_mgpu.training.evaluate.evaluate_accuracy_gpus'
-    monkeypatch.setattr(evaluate, lambda *args, **options: next(accuracies))
+    monkeypatch.setattr(scratch, 'evaluate_accuracy_gpus', lambda *args, **options: next(accuracies))
     out = tmp_path / 'run'
     flags = ['--dataset', 'mnist', '--data-dir', str(tmp_path), '--devices', 'cpu:0', '--no-plot', '--num-epochs', '9']
     assert scratch.main([*flags, '--patience', '2', '--out-dir', str(out)]) == 0

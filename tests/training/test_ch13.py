@@ -3,14 +3,13 @@ import re
 
 import numpy
 import pytest
+from trainers import on_each_device, trainable
 
 import gluon_mgpu as d2l
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np
 from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.outputs.plot import Animator
-from gluon_mgpu.parallel.data_parallel import data_parallel
-from gluon_mgpu.parallel.devices import Devices
-from gluon_mgpu.parallel.trainer import Trainer, trainable
+from gluon_mgpu.parallel.sharing import Devices
 from gluon_mgpu.training.parameters import by_name
 
 nn = gluon.nn
@@ -52,13 +51,9 @@ def with_gluon(devices):
     return net, gluon.Trainer(net.collect_params(), 'sgd', SGD)
 
 
-def with_our_trainer(devices):
+def with_updates_on_each_device(devices):
     net = make(devices)
-    return net, Trainer(trainable(net), 'sgd', SGD)
-
-
-def with_data_parallel(devices):
-    return data_parallel(make(devices), devices, 'sgd', SGD)
+    return net, on_each_device(trainable(net), 'sgd', SGD)
 
 
 def by_gluon(net, data, divisor=None):
@@ -75,13 +70,13 @@ def by_gluon(net, data, divisor=None):
 
 
 def check_equal(net, expected):
-    for name, param in by_name(getattr(net, 'block', net)).items():
+    for name, param in by_name(net).items():
         for array in param.list_data():
             numpy.testing.assert_allclose(array.asnumpy(), by_name(expected)[name].list_data()[0].asnumpy(),
                                           rtol=1e-9, atol=1e-12, err_msg=name)  # float64
 
 
-@pytest.mark.parametrize('way', [with_gluon, with_our_trainer, with_data_parallel])
+@pytest.mark.parametrize('way', [with_gluon, with_updates_on_each_device])
 @pytest.mark.parametrize('k', [1, 2, 3])
 def test_batches_of_any_number_of_rows(k, way, device_list, seed):
     devices = device_list(k)
@@ -92,7 +87,7 @@ def test_batches_of_any_number_of_rows(k, way, device_list, seed):
     check_equal(net, one)
 
 
-@pytest.mark.parametrize('make_trainer', [gluon.Trainer, Trainer])
+@pytest.mark.parametrize('make_trainer', [gluon.Trainer, on_each_device])
 def test_a_layer_that_only_some_batches_use(make_trainer, devices, seed):
     results = []
     for used_devices in (devices[:1], devices):
@@ -107,7 +102,7 @@ def test_a_layer_that_only_some_batches_use(make_trainer, devices, seed):
 
 def test_a_divisor_shares_and_parts(device_list, seed):
     devices = Devices(device_list(3), batch_size=7, shares=[3, 1, 1], parts=2)
-    net, trainer = with_our_trainer(devices)
+    net, trainer = with_updates_on_each_device(devices)
     found = [d2l.train_batch_ch13(net, X, y, loss, trainer, devices) for X, y in batches(seed)]
     one = make(devices[:1])
     numpy.testing.assert_allclose(found, list(by_gluon(one, batches(seed), 7)), rtol=1e-6)  # as above
@@ -121,7 +116,7 @@ def test_a_network_of_mx_nd(devices):
         net.initialize(init.Zero(), ctx=devices)
         X, y = mx.nd.ones((3, 1)), mx.nd.array([0, 0, 1])
         # Each row has the loss log 2, and the prediction 0
-        assert d2l.train_batch_ch13(net, X, y, loss, Trainer(trainable(net), 'sgd', SGD), devices) == (
+        assert d2l.train_batch_ch13(net, X, y, loss, on_each_device(trainable(net), 'sgd', SGD), devices) == (
             pytest.approx(3 * numpy.log(2), rel=1e-5), 2)  # in float32
 
 

@@ -9,7 +9,7 @@ from failing import failing
 
 from gluon_mgpu.base import progress
 from gluon_mgpu.mxnet_setup.compat import np, npx
-from gluon_mgpu.training.epoch import DivergenceError
+from gluon_mgpu.training.epoch import DivergenceError, check_state
 from gluon_mgpu.training.run import Run
 
 
@@ -101,8 +101,9 @@ def test_a_run_resumed_within_an_epoch_needs_as_many_batches():
         run = Run(num_epochs=2, quiet=True)
         run.restore({**state, **changes})
         return list(run.batches(train_iter))
-    with pytest.raises(ValueError, match='^the run was stopped in an epoch of 4 batches, and train_iter has 2: resume'):
-        resumed([12, 34])
+    for number in (2, 3, 5):
+        with pytest.raises(ValueError, match=f'^the run was stopped in an epoch of 4 batches, .* has {number}: resume'):
+            resumed([*range(number)])
     assert resumed([1, 2, 3, 4]) == [2, 3, 4] == resumed(map(int, '1234'))  # a map has no length
     assert resumed([12, 34], num_batches=0) == [12, 34]  # not within an epoch
 
@@ -209,3 +210,13 @@ def test_a_loss_that_is_not_finite_ends_the_run(bad, batches_after):
     with pytest.raises(DivergenceError, match=r'the loss is (nan|inf) in epoch 1, batch 2: use a smaller .* rate'):
         feed(run, [[[1.0, 1.0]], [[bad]], *[[[1.0]]] * batches_after])
     assert run.history == []
+
+
+@pytest.mark.parametrize('change', [{'num_batches': 5, 'num_steps': 5}, {'num_steps': 1}, {'num_batches': -1},
+                                    {'rows': 0.5}, {'loss': None}, {'seconds': -1}, {'epoch_length': 2**31}])
+def test_a_state_that_is_impossible(change):
+    state = {'history': [], 'num_steps': 2, 'num_batches': 2, 'epoch_length': 4, 'loss': 4.0, 'rows': 4, 'seconds': 6.0}
+    for possible in ({}, {'num_steps': 4, 'num_batches': 4}, {'epoch_length': 0}, {'num_steps': 2**31 - 1}):
+        check_state({**state, **possible})
+    with pytest.raises(ValueError, match='of its state is m'):
+        check_state({**state, **change})

@@ -1,9 +1,10 @@
 """Tests of the history of a run, with a fake clock and losses given by hand."""
+import pytest
 from epochs import NO_PARAMETERS, feed
 from history_csv import history
 
 from gluon_mgpu.mxnet_setup.compat import np
-from gluon_mgpu.training.history import summary
+from gluon_mgpu.training.history import EpochResult, read_history, summary, write_history
 from gluon_mgpu.training.run import Run
 
     # zip requests one batch more than there are, which ends the epoch
@@ -47,3 +48,26 @@ def test_history_is_written_after_each_epoch(tmp_path):
         feed(run, [[[1.0]]])
         run.end_epoch(0.5)
         assert len(history(tmp_path)) == n
+
+
+HEADER = 'epoch,seconds,loss,test_acc,images_per_second'
+
+
+def test_a_history_is_read_as_it_was_written(tmp_path):
+    history = [EpochResult(1, 2.5, -1.5, 0.25, 8.0, 0.125), EpochResult(2, 2.0, 1.0, 1.0, 4.0, None)]
+    write_history(history, tmp_path / 'history.csv')
+    assert read_history(tmp_path / 'history.csv') == history
+    (tmp_path / 'history.csv').write_text(f'{HEADER}\n1,2,3,1,5\n')  # as written by the first version
+    assert read_history(tmp_path / 'history.csv') == [(1, 2, 3, 1, 5, None)]
+
+
+@pytest.mark.parametrize('text, problem', [
+    ('epoch\n1\n', "lacks 'seconds'"), (f'{HEADER}\n1,x,3,1,5\n', 'is damaged, could not convert'),
+    (f'{HEADER}\n2,2,3,1,5\n', 'is damaged, epoch 1 of its history is malformed'),
+    (f'{HEADER}\n1,2\n', 'is damaged, float'), ('\xff', "is damaged, 'utf-8' codec can't decode")])
+def test_another_file_is_named_with_its_problem(text, problem, tmp_path):
+    path = tmp_path / 'history.csv'
+    path.write_bytes(text.encode('latin-1'))
+    with pytest.raises(ValueError) as error:
+        read_history(path)
+    assert str(error.value).startswith(f'{path} {problem}')

@@ -133,7 +133,7 @@ def test_too_few_epochs_for_a_resumed_run():
     between_epochs = {**state, **NOT_BEGUN}
     Run(1, quiet=True).restore(between_epochs)
     with pytest.raises(ValueError, match='num_epochs 1: must be at least 2, the epoch that the run has reached'):
-        Run(1, quiet=True).restore({**between_epochs, 'history': 2 * state['history']})
+        Run(1, quiet=True).restore({**between_epochs, 'history': [*state['history'], [2, 2.0, 1.5, 0.4, 100.0]]})
 
 
 @pytest.mark.parametrize('error', [BrokenPipeError(32, 'Broken pipe'), OSError(28, 'No space left on device'),
@@ -180,3 +180,31 @@ def test_workers_get_the_parameters_once_with_the_first_batch():
             run.record_losses([np.zeros(1)])
         run.end_epoch(0.5)
     assert calls == [(('X',), True, 0)] and run.num_steps == 4
+
+
+def test_each_epoch_has_its_own_random_numbers():
+    """The same as in another run with the same seed, and when it is resumed."""
+    def draws(seed, state=None):
+        run, found = Run(num_epochs=3, quiet=True), []
+        if state:
+            run.restore(state)
+        for _ in run.epochs(NO_PARAMETERS, seed=seed):
+            for _ in run.batches([1]):
+                found.append((float(np.random.uniform()), numpy.random.random()))
+                run.record_losses([np.ones(1)])
+            run.end_epoch(0.5)
+        return found
+
+    first, second, third = draws(0)
+    assert len({*first, *second, *third}) == 6
+    assert draws(0) == [first, second, third] and not {first, second, third} & {*draws(1)}
+    assert draws(0, {**NOT_BEGUN, 'history': [[1, 2.0, 1.5, 0.5, 100.0]], 'num_steps': 1}) == [second, third]
+
+
+@pytest.mark.parametrize('state', [None, [], {}, {**NOT_BEGUN, 'history': [[1]], 'num_steps': 1},
+                                   {**NOT_BEGUN, 'history': [], 'num_steps': 10**13}])
+def test_what_is_no_state_is_refused(state):
+    run = Run(num_epochs=3, quiet=True)
+    with pytest.raises(ValueError, match='is missing or malformed|epoch 1 of its history is malformed'):
+        run.restore(state)
+    assert run.history == [] and run.num_steps == 0

@@ -2,9 +2,9 @@
 import numpy
 import pytest
 from docs_code import loop_on_few_rows
+from trainers import on_each_device
 
 from gluon_mgpu.mxnet_setup.compat import gluon, mx, np
-from gluon_mgpu.parallel.trainer import Trainer
 from gluon_mgpu.training import schedules
 from gluon_mgpu.training.run import Run
 from gluon_mgpu.training.schedules import SCHEDULES, schedule
@@ -71,8 +71,8 @@ def test_a_scheduler_means_the_same_as_in_gluon_trainer(name, devices):
         net.initialize(init=mx.init.Constant(1), ctx=devices)
         lr = schedule(name, 0.5, 8, 3)
         settings = {'learning_rate': 0.5, 'lr_scheduler': lr} if inside else {}
-        trainer = (gluon.Trainer if inside else Trainer)(list(net.collect_params().values()), 'sgd',
-                                                         {**settings, 'momentum': 0.9})
+        make_trainer = gluon.Trainer if inside else on_each_device
+        trainer = make_trainer(net.collect_params(), 'sgd', {**settings, 'momentum': 0.9})
         run = Run(1, quiet=True)
         for _ in run.epochs(net, trainer, lr=lr):
             for _ in run.batches([None] * 8):

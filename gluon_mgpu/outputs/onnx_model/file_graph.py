@@ -1,15 +1,60 @@
 """The graph in NAME-symbol.json: changes for the export, random examples of its inputs, names of its outputs."""
 from __future__ import annotations
 
+import re
+from collections import Counter
 from typing import Any
 
 import numpy
 
+from ...base.arguments import is_count
+from ...mxnet_setup.compat import graph_from_json
 from ...networks.graph_operators import Operator
 
 SEED = 0  # of the examples
+# Operators with which MXNet reads an address from the file, reads other files, or crashes while it loads the file
+UNSAFE = re.compile('_(Native|NDArray|CustomFunction|CachedOp|foreach|while_loop|cond|cv|image_|npx__image_|backward_|'
+                    'broadcast_backward|sg_|CrossDevice|NoGradient)')
 SAME_NUMBERS = {'cast', 'copy', 'reshape', 'transpose', 'swapaxis', 'flatten', 'expanddims', 'squeeze', 'slice',
                 'sliceaxis', 'slicechannel', 'split'}
+
+
+def checked(graph: dict) -> dict:
+    """Return the parts of a graph that MXNet needs, without anything with which it would crash instead of an error.
+
+    Raises NotImplementedError for an operator that is unsafe or has graphs of its own, others for what is no graph.
+    """
+    nodes = graph['nodes']
+    for node in nodes:
+        if not isinstance(node['op'], str) or not isinstance(node['name'], str):
+            raise TypeError
+        if UNSAFE.match(node['op']) or 'subgraphs' in node:
+            raise NotImplementedError(f"{node['op']} {node['name']} cannot be exported: cut the file before it, as in "
+                                      'docs/export.md')
+    # Each operator comes after its inputs, so that there are no cycles
+    sources = [(source, number) for number, node in enumerate(nodes)
+               for source in [*node['inputs'], *([other, 0] for other in node.get('control_deps', ()))]]
+    sources += [(head, len(nodes)) for head in graph['heads']]
+    if not all(2 <= len(source) <= 3 and all(map(is_count, source)) and source[0] < limit for source, limit in sources):
+        raise ValueError('its operators have impossible inputs')
+    variables = [number for number, node in enumerate(nodes) if node['op'] == 'null']
+    attrs = {name: value for name, value in graph.get('attrs', {}).items() if name in ('mxnet_version', 'is_np_shape')}
+    return {'nodes': nodes, 'arg_nodes': variables, 'heads': graph['heads'], **({'attrs': attrs} if attrs else {})}
+
+
+def check_outputs(graph: dict) -> None:
+    """Raise ValueError if an output is used that an operator does not have; MXNet would read beyond its memory."""
+    used = [source for node in graph['nodes'] for source in node['inputs']] + graph['heads']
+    if not any(number for _, number, *_ in used):
+        return
+    # The same graph with first outputs only, and numbers as names
+    nodes = [{**node, 'name': str(number), 'inputs': [[other, 0, 0] for other, *_ in node['inputs']]}
+             for number, node in enumerate(graph['nodes'])]
+    symbol = graph_from_json({**graph, 'nodes': nodes, 'heads': [[number, 0, 0] for number in range(len(nodes))]})
+    variables = {*symbol.list_inputs()}
+    outputs = Counter(name.partition('_')[0] for name in symbol.get_internals().list_outputs() if name not in variables)
+    if any(output >= max(1, outputs[str(number)]) for number, output, *_ in used):
+        raise ValueError('an operator has fewer outputs')
 
 
 def without_label(node: dict) -> dict:
@@ -40,17 +85,20 @@ def example(operators: list[Operator], params: dict[str, Any], name: str, shape:
 
 def _limit(operators: list[Operator], params: dict[str, Any], name: str) -> int | None:
     """Return the number of possible indices if an input is used as indices, such as those of words."""
-    same, limits = {name}, []  # the arrays that have the numbers of the input
+    limits: list[Any] = []
+    same = {name}  # the arrays that have the numbers of the input
     for operator in operators:
         kind, settings = operator.kind, operator.settings
         used = [place for place, array in enumerate(operator.inputs) if array in same]
         if used and kind in SAME_NUMBERS:
             same.update(operator.outputs.values())
         elif 0 in used and kind in ('embedding', 'sparseembedding', 'onehot'):
-            limits.append(settings['depth' if kind == 'onehot' else 'input_dim'])
+            limits.append(settings.get('depth' if kind == 'onehot' else 'input_dim'))
         elif 1 in used and kind == 'take' and operator.inputs[0] in params:
-            limits.append(params[operator.inputs[0]].shape[settings.get('axis', 0)])
-    return min(limits, default=None)
+            shape = params[operator.inputs[0]].shape
+            sizes = {**dict(enumerate(shape)), **dict(enumerate(shape, -len(shape)))}  # by axis, also a wrong one
+            limits.append(sizes.get(settings.get('axis', 0)))
+    return min((limit for limit in limits if is_count(limit)), default=None)
 
 
 def output_names(operators: list[Operator], outputs: list[str]) -> list[str]:

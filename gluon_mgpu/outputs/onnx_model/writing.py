@@ -9,7 +9,7 @@ from typing import Any
 
 from ...base.files import check_writable, write_atomically
 from ...base.program import reason
-from ...mxnet_setup.compat import npx
+from ...mxnet_setup.compat import mx, npx
 from .comparison import Example, compare, random_like, session, special_examples
 from .graph import Graph
 from .network import Network
@@ -19,8 +19,10 @@ from .rounding import of_coordinates
 ADVICE = 'MXNet may not trace some of its code, such as a branch on values or an overridden forward'
 FILE_ADVICE = 'export a part of the network to find the operator, as in docs/export.md'
 
-def check_path(path: str | os.PathLike, new_folder: str | os.PathLike | None = None) -> None:
-    """Raise ValueError if no model can be written to `path`, also one in `new_folder`. Writes nothing."""
+
+def check_path(path: str | os.PathLike, new_folder: str | os.PathLike | None = None,
+               source: str | os.PathLike | None = None) -> None:
+    """Raise ValueError if no model can be written to `path`; see `check_writable`. Writes nothing."""
     if Path(path).suffix != '.onnx' or Path(path).is_dir():
         raise ValueError(f'{path}: must be a file name that ends in .onnx')
     if not importlib.util.find_spec('onnx'):
@@ -31,7 +33,7 @@ def check_path(path: str | os.PathLike, new_folder: str | os.PathLike | None = N
         except Exception as error:  # also TypeError and AttributeError, from an incompatible protobuf or NumPy
             raise ValueError(f'{path} cannot be written because {name} cannot be imported, {reason(error)}: '
                              f'pip install --force-reinstall {name}') from error
-    check_writable(path, new_folder)
+    check_writable(path, new_folder, source)
 
 
 def _batch_axes(batch_axis: int | Sequence[int | None], inputs: Sequence) -> tuple[list, int]:
@@ -83,19 +85,26 @@ def write_model(net: Any, path: str | os.PathLike, *examples: Any, input_names: 
             found = [run(example.inputs) for example in compared]
         except Exception as error:
             raise explain(error) from error
-        limits = of_coordinates(graph.operators), FILE_ADVICE if network.is_graph else ADVICE
-        try:
-            result = compare(outputs, compared, found, *limits)
-        except ValueError:
-            if not sorting(graph.operators):
-                raise
-            result = _compare_parts(graph, network, compared, settings, limits)
+        result = _compare(graph, network, compared, found, settings)
     write_atomically(path, content)
     log(f'model: {path}, {result}')
 
 
+def _compare(graph: Graph, network: Network, examples: Sequence[Example], found: list, settings: tuple) -> str:
+    """Compare the results of a model, or of its parts if the network sorts; `settings` are for `onnx_model`."""
+    limits = of_coordinates(graph.operators), FILE_ADVICE if network.is_graph else ADVICE
+    try:
+        return compare(settings[2], examples, found, *limits)
+    except ValueError as error:
+        if not sorting(graph.operators):
+            raise
+        try:
+            return _compare_parts(graph, network, examples, settings, limits)
+        except mx.MXNetError:
+            raise error from None
+
+
 def _compare_parts(graph: Graph, network: Network, examples: Sequence[Example], settings: tuple, limits: tuple) -> str:
-    """Compare the parts of a network that sorts; `settings` are for `onnx_model`, `limits` for `compare`."""
     from .conversion import onnx_model
     inputs, params, outputs, batch = settings
     ops, lines = sorting(graph.operators), []

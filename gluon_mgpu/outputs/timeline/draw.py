@@ -4,8 +4,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ...base.files import beside, check_writable
 from ...base.flags import Parser, path, picture
 from ...base.pictures import in_lines, write_picture
+from ...base.text import print_text
 from .read import Event, read, step_time
 
 COLORS = {'forward': 'tab:blue', 'backward': 'tab:orange', 'allreduce': 'tab:red', 'update': 'tab:green',
@@ -58,6 +60,7 @@ def main(argv: list | None = None) -> int:
 
 def _run(args: argparse.Namespace) -> None:
     trace = Path(args.trace)
-    out = args.out or trace.with_suffix('.png')
+    out = args.out or beside(trace, trace.with_suffix('.png').name)
+    check_writable(out, source=trace)
     draw(read(trace), out, args.title or trace.name)
-    print(f'picture: {out}')
+    print_text(f'picture: {out}')

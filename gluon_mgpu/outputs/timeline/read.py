@@ -14,10 +14,15 @@ the names and their order on the device. That mislabels a small part of a step:
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import NamedTuple
+
+from ...base.files import read_file
+
+MAX_TRACE = 2**26   # bytes
+MAX_DEVICES, MAX_EVENTS = 100, 30_000  # in a picture, which takes half a minute then
 
 LANE = re.compile(r'(cpu|gpu)(/\d+| pinned/| shared/)$')  # the profiler's processes that are devices
 BRACES = re.compile(r'\{[^}]*\}?|\]')                     # operator{name=...;...}: attributes, added by MXNet 2
@@ -39,18 +44,24 @@ class Event(NamedTuple):
 
 def read(path) -> list[Event]:
     """Read the events of a trace, at least one, in the order of their start; raise ValueError if it has none."""
-    return parse(Path(path).read_bytes(), path)
+    return parse(read_file(path, MAX_TRACE), path)
 
 
 def parse(trace: str | bytes, path) -> list[Event]:
     """Parse the content of a trace, like `read`; `path` is its name in errors."""
     try:
         events = _events(json.loads(trace)['traceEvents'])
+        if not all(math.isfinite(e.start + e.duration) for e in events):
+            raise ValueError
     except Exception:  # other JSON can raise many types
         raise ValueError(f"{path} is not a Chrome trace of MXNet's profiler: "
                          'give the trace.json that --timeline writes') from None
     if not events:
         raise ValueError(f'{path} contains no operation on a device: record a training step with --timeline')
+    for what, number, most in (('devices', len({e.device for e in events}), MAX_DEVICES),
+                               ('operations', len(events), MAX_EVENTS)):
+        if number > most:
+            raise ValueError(f'{path} has more than {most} {what}, too many for a picture: record one step')
     return events
 
 

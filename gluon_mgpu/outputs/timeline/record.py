@@ -1,11 +1,12 @@
 """Recording of training steps with MXNet's profiler."""
 import functools
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median_low
 
-from ...base.files import write_atomically
+from ...base.files import SameFolder, write_atomically
 from ...base.machine import num_cores
 from ...base.program import reason
 from ...mxnet_setup.compat import mx, npx
@@ -43,7 +44,8 @@ class Timeline(Callback):
     """Callback that records some steps of a run, each alone, and writes the median one as a trace and a picture."""
 
     def __init__(self, folder, heading: str, warm_up: int = 5, steps: int = 5):
-        self.trace, self.picture = Path(folder) / 'trace.json', Path(folder) / 'timeline.png'
+        folder = folder if isinstance(folder, SameFolder) else Path(folder)
+        self.trace, self.picture = folder / 'trace.json', folder / 'timeline.png'
         self.heading, self.warm_up, self.steps = heading, warm_up, steps
         self._num_batches, self._recording = 0, False
         self.traces: list[str] = []
@@ -111,8 +113,9 @@ def device_names() -> str:
 
 
 def _begin() -> None:
-    # This deletes the file of the profile before. Without continuous_dump, only dump() writes a new one, not MXNet by
-    # itself once per second and when the process ends
+    if _file().exists():
+        os.truncate(_file(), 0)  # the profile before
+    # Without continuous_dump, only dump() writes, not MXNet by itself once per second and when the process ends
     mx.profiler.set_config(profile_imperative=True, profile_symbolic=True, continuous_dump=False, filename=str(_file()))
     mx.profiler.set_state('run')
 
@@ -125,5 +128,9 @@ def _end() -> str:
     return trace.removeprefix('{\n    "traceEvents": [').rpartition(']')[0]  # no prefix after a user's own profile
 
 
+@functools.cache
 def _file() -> Path:
+    """Return the file that MXNet writes: in memory, so that nothing is left of a process that is killed."""
+    if hasattr(os, 'memfd_create') and os.path.isdir('/proc/self/fd'):  # Linux
+        return Path(f'/proc/self/fd/{os.memfd_create("trace")}')
     return Path(_temporary_folder().name) / 'trace.json'

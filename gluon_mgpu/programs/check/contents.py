@@ -3,17 +3,23 @@ from __future__ import annotations
 
 import types
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy
 
 from ...mxnet_setup.compat import children, fill, gluon, mx
+from ...networks.static_shapes import StaticSequential
 from ...training.parameters import by_name, plain
 
 PLAIN_CASTS = gluon.Block.cast, gluon.HybridBlock.cast
 NEW_TRAINER = 'make a new Trainer after reset_ctx or another initialize'
-BLOCK_ATTRIBUTES = vars(gluon.HybridBlock()).keys()  # Gluon's own, of every block
+BLOCK_ATTRIBUTES = vars(StaticSequential()).keys()  # Gluon's own, of every block, and ours
+CALLED_ONCE = tuple(  # MXNet 2 has no LBSGD
+    getattr(mx.optimizer, name) for name in ('LARS', 'LBSGD', 'Nadam', 'SGLD') if hasattr(mx.optimizer, name))
+DRIFTS = ('counts its calls or draws random numbers, and with update_on_kvstore=False, each device calls it, so they '
+          'drift apart',
+          'leave update_on_kvstore out, so that the key-value store updates once; or take another optimizer')
 
 
 def find(value: Any, kind: Any, name: str = '', seen: set | None = None) -> Iterator[tuple[str, Any]]:
@@ -71,8 +77,59 @@ def cast(value: Any, dtype: str | None) -> None:
         value.handle, copy.handle = copy.handle, value.handle
 
 
+def drifting(state: Any) -> str:
+    """Return the name of an optimizer of MXNet's, or of a subclass, that each device calls but should not, or ''."""
+    return next((type(trainer.optimizer).__name__ for _, trainer in find(state, gluon.Trainer)
+                 if isinstance(trainer.optimizer, CALLED_ONCE)
+                 and trainer._kvstore_params['update_on_kvstore'] is False), '')
+
+
 def older(trainer: gluon.Trainer) -> str:
     """Return '' unless a Trainer was made for fewer devices than its parameters are on; it skips the others."""
     made_for, on = len(trainer._updaters), max((len(param.list_ctx()) for param in trainer._params), default=0)
     devices = '1 device' if made_for == 1 else f'{made_for} devices'
     return f'the Trainer was made for {devices}, and its parameters are on {on}' if made_for < on else ''
+
+
+def is_gluons(block: gluon.Block) -> bool:
+    """Return whether the code of a block is MXNet's."""
+    return type(block).__module__.startswith('mxnet.')
+
+
+class Networks:
+    """The hybridized blocks of the last training that was started, changed by a function."""
+
+    def __init__(self, change: Callable):
+        self._change = change
+        self.blocks: list = []    # (name, block)
+        self._before: dict = {}   # attributes before the first step
+
+    def __call__(self, blocks: list) -> None:
+        self._change(blocks)
+        self.blocks = blocks
+        self._before = self._attributes()
+
+    def changed(self) -> list[str]:
+        """Return the names of the attributes that steps have changed."""
+        now = self._attributes()
+        return [name for name, value in self._before.items() if now.get(name) != value]
+
+    def differing(self, other: Networks) -> dict[str, tuple]:
+        """Return attributes that differ from those of the same blocks in another training, with both values."""
+        values, others = self._attributes(), other._attributes()
+        return {name: (values.get(name), value) for name, value in others.items() if values.get(name) != value}
+
+    def _attributes(self) -> dict[str, Any]:
+        return {f'{name}.{key}'.strip('.'): _summary(value) for name, block in self.blocks if not is_gluons(block)
+                for key, value in vars(block).items() if key not in BLOCK_ATTRIBUTES}
+
+
+def _summary(value: Any) -> Any:
+    """Return what can be compared with the attribute of another network: numbers, text, lists; else the type."""
+    if isinstance(value, (int, float, str, numpy.number, type(None))):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [*map(_summary, value)]
+    if isinstance(value, dict):
+        return {key: _summary(part) for key, part in value.items()}
+    return type(value).__name__

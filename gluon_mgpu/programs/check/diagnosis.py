@@ -7,8 +7,8 @@ import numpy
 
 from ...data.shards import shard_rows
 from ...mxnet_setup.compat import gluon
-from .comparison import Comparison, compare, largest, share_of_halves, updates
-from .contents import NEW_TRAINER, find, older
+from .contents import DRIFTS, NEW_TRAINER, drifting, find, older
+from .step_comparison import Comparison, compare, largest, share_of_halves, updates
 from .user_step import Training
 from .weights import RESIDUAL, explain, explain_scaling, number, row_weights
 
@@ -33,7 +33,13 @@ def diagnose(several: Training, batches: Sequence, devices: list[str]) -> list[s
     if stale := next(filter(None, map(older, trainers)), None):
         return _lines(f'WRONG: {stale}', NEW_TRAINER)
     with_state, several = several, replace(several, plain_sgd=True)
-    found = compare(several, batches, start)
+    try:
+        found = compare(several, batches, start)
+    except Exception:  # the step needs its own optimizer
+        several = with_state
+        found = compare(several, batches, start)
+        if drift := _drift(several, found, start):
+            return drift
     if not found.wrong:
         return _optimizer(with_state, compare(with_state, batches, start), start)
     n = len(found.batches[-1][0])
@@ -45,22 +51,25 @@ def diagnose(several: Training, batches: Sequence, devices: list[str]) -> list[s
         return copies
     found = found._replace(wrong=[i for i in found.wrong if i < found.trained])
     if not numpy.isfinite([differences for _, *differences in found.rows]).all():
-        return _lines(f'{where}: parameters become NaN or infinite',
+        on_one = numpy.isfinite(updates(several.on_one_device(), found, found.batches)).all()
+        return _lines(f'{where}: parameters become NaN or infinite{"" if on_one else ", on one device as well"}',
                       'look for a division by 0, such as the mean of no rows')
     if not compare(replace(several, zero_gradients=True), batches, start).wrong:
         idle = f', from {", ".join(devices[n:])} without rows' if n < len(devices) else ''
         return _lines(f'{where}: the gradient of the batch before is added{idle}',
-                      'set the gradients of devices without rows to zero before the sum: param.grad[:] = 0, or '
-                      "net.collect_params().zero_grad() before backward(); with grad_req 'add', those of all devices",
+                      'set the gradients of devices without rows to zero before the sum: zero_grad(net, '
+                      "devices[len(y):]), or param.grad[:] = 0; with grad_req 'add', those of all devices",
                       'If all gradients are set to zero before each step, this does not happen.')
-    if trainers and _is_right_with_local_updates(several, found, start):
+    if trainers and _is_right(replace(several, on_kvstore=False), found, start):
         return _lines(f'{where}: {KEY_VALUE_STORE} updates its own copy of the parameters, and undoes what the step '
                       'writes into them', *LOCAL_UPDATES)
     return _batch(several, found, where, devices, copies)
 
 
 def _optimizer(several: Training, found: Comparison, start: list) -> list[str]:
-    if _is_right_with_local_updates(several, found, start):
+    if drift := _drift(several, found, start):
+        return drift
+    if _is_right(replace(several, on_kvstore=False), found, start):
         return _lines(f'WRONG: {KEY_VALUE_STORE} loses the state of the optimizer, as with param.set_data()',
                       *LOCAL_UPDATES)
     if not any(found.rows[i][2] for i in found.wrong):
@@ -70,6 +79,14 @@ def _optimizer(several: Training, found: Comparison, start: list) -> list[str]:
     return _lines('WRONG: the state of the optimizer differs',
                   'update every device after every batch, including devices without rows',
                   'With plain SGD instead, k devices equal one.')
+
+
+def _drift(several: Training, found: Comparison, start: list) -> list[str]:
+    """Return fault and remedy if only the key-value store may call the optimizer, which is possibly the user's own."""
+    name = drifting(several.state) if len(several.devices) > 1 else ''
+    if not name and _is_right(replace(several, on_kvstore=True), found, start):
+        name = next(type(trainer.optimizer).__name__ for _, trainer in find(several.state, gluon.Trainer))
+    return _lines(f'WRONG: {name} {DRIFTS[0]}', DRIFTS[1]) if name else []
 
 
 def _batch(several: Training, found: Comparison, where: str, devices: list[str], copies: list[str]) -> list[str]:
@@ -104,10 +121,10 @@ def _lines(fault: str, remedy: str, *evidence: str) -> list[str]:
     return [f'{fault}.', f'Do: {remedy}.', *(['', *evidence] if evidence else [])]
 
 
-def _is_right_with_local_updates(several: Training, found: Comparison, start: list) -> bool:
-    """Return whether the batches are right if Trainers update on each device; some Trainers cannot."""
+def _is_right(several: Training, found: Comparison, start: list) -> bool:
+    """Return whether the batches are right if Trainers update elsewhere, which some cannot."""
     try:
-        again = compare(replace(several, local_updates=True), found.batches, start)
+        again = compare(several, found.batches, start)
     except Exception:
         return False
     return not again.wrong and not again.skipped

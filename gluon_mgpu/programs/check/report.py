@@ -4,25 +4,25 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from itertools import repeat
-from typing import Any
-
-import numpy
 
 from ...base.arguments import integer
-from ...base.nested import leaves, refill
-from ...base.words import counted, described
+from ...base.text import counted
 from ...devices import check_devices
 from ...mxnet_setup.compat import mx
-from ...parallel.workers import Workers
-from .comparison import compare, rounds, share_of_halves
+from ...parallel.workers import ThisProcess, Workers
+from .contents import DRIFTS, drifting
 from .diagnosis import diagnose
+from .hybridized_networks import check_frozen, check_hybridized
+from .step_comparison import compare, rounds, share_of_halves
 from .trials import prepare, semantics_of_step
+from .user_batches import check_batches, cut
 from .user_step import Training
 
 MAX_LINES = 8
 DROPOUT = 'dropout ({}): each device draws its own random numbers; checked without dropout.'
 BATCH_NORM = 'batch norm ({}): each device normalizes by its own rows; checked with fixed statistics.'
+RIGHT = 'The step is right{}: k devices compute what one does.'
+ON_ONE_DEVICE = 'one device alone, in {}; several are compared when it is right'
 UNCHANGED = 'no device changes {}. Is it in the Trainer, and does the loss depend on it?'
 OWN_ROWS = ('the update seems to be divided by the rows of its own batch. With 60,000 rows in batches of 256, the last '
             '96 then weigh 2.7 times as much as others. Dividing by the batch size avoids that.')
@@ -40,18 +40,19 @@ class Report:
     parameters: list  # (name, difference from one device, between devices, verdict); relative to the change
     diagnosis: list   # fault, remedy and evidence, unless `ok`
     notes: list       # what differs but is no fault, or could not be checked
+    exception: str = ''  # after 'The step is right', such as ', except for ...'
 
     def __str__(self):
         shown = sorted(self.parameters, key=lambda row: row[3] == 'equal')[:MAX_LINES]
-        left_out, width = len(self.parameters) - len(shown), max(9, *(len(row[0]) for row in shown))
+        left_out, width = len(self.parameters) - len(shown), max([9, *(len(row[0]) for row in shown)])
         table = [
-            f'{"parameter":{width}}  from one device  between devices  verdict',
+            '', f'{"parameter":{width}}  from one device  between devices  verdict',
             *(f'{name:{width}}  {one:15.1e}  {between:15.1e}  {verdict}' for name, one, between, verdict in shown),
-            *([f'and {left_out} others'] if left_out else [])]
-        lines = [*(self.diagnosis or ['The step is right: k devices compute what one does.']), '',
+            *([f'and {left_out} others'] if left_out else [])] if shown else []
+        lines = [*(self.diagnosis or [RIGHT.format(self.exception)]), '',
                  *(f'Note: {note}' for note in self.notes), NOT_CHECKED]
         title, *lines = (textwrap.fill(line, 100, subsequent_indent='  ') for line in (self.title, *lines))
-        return '\n'.join([title, '', *table, '', *lines])
+        return '\n'.join([title, *table, '', *lines])
 
 
 def check_data_parallel(make: Callable, train_batch: Callable, batches: Iterable, devices: list | None = None,
@@ -80,9 +81,9 @@ def check_data_parallel(make: Callable, train_batch: Callable, batches: Iterable
     if devices is None:
         devices = [workers.device] if workers and workers.device else [mx.cpu(i) for i in range(3)]
     devices = check_devices(devices)
-    job = workers or Workers()
+    job = workers or ThisProcess()
     k = integer('the number of devices', len(devices) * job.size, 2)
-    batches, lists = _cut(batches, k)
+    batches, lists = cut(batches, k)
     training = Training(make if workers else lambda devices, _: make(devices), train_batch, lists, devices, job)
     names = [f'{device} of worker {rank}' if job.size > 1 else str(device)
              for rank in range(job.size) for device in devices]
@@ -95,6 +96,9 @@ def check_data_parallel(make: Callable, train_batch: Callable, batches: Iterable
 
 def _report(training: Training, batches: list, names: list) -> Report:
     several, (dropout, batch_norm) = prepare(training, batches[0])
+    faults, notes, optimizer = _check_one_device(several, batches)
+    if faults:
+        return Report(False, ON_ONE_DEVICE.format(several.dtype or 'its own dtype'), [], faults, [])
     found = shown = compare(several, batches)
     if len(found.unchanged) == found.trained:
         raise ValueError(f'train_batch changes no parameter on one device in '
@@ -107,7 +111,7 @@ def _report(training: Training, batches: list, names: list) -> Report:
         found = compare(several, batches)
     ok = not found.wrong
     shown, verdict = (shown, 'batch norm') if ok else (found, 'DIFFERS')
-    notes = list(found.skipped)
+    notes += [f'batches of {counted(n, "row")} are not checked, because {why}' for n, why in found.skipped]
     if ok and found.unchanged:
         notes.append(UNCHANGED.format(', '.join(found.unchanged)))
     if dropout:
@@ -116,43 +120,19 @@ def _report(training: Training, batches: list, names: list) -> Report:
         notes.append(BATCH_NORM.format(batch_norm))
     if ok and share_of_halves(several, batches[0]) == 0.5:  # otherwise the diagnosis says by what it is divided
         notes.append(OWN_ROWS)
-    return Report(ok, f'{len(names)} devices compared with one, in {several.dtype or "its own dtype"}, over batches of '
-                  f'{", ".join(str(len(batch[0])) for batch in found.batches)} rows',
+    diagnosis = [] if ok else diagnose(several, batches, names)
+    if ok and optimizer and len(several.devices) > 1:
+        diagnosis = [f'WRONG: {optimizer} {DRIFTS[0]}.', f'Do: {DRIFTS[1]}.']
+    skipped = ' and '.join(counted(n, 'row') for n, _ in found.skipped)
+    return Report(not diagnosis, f'{len(names)} devices compared with one, in {several.dtype or "its own dtype"}, over '
+                  f'batches of {", ".join(str(len(batch[0])) for batch in found.batches)} rows',
                   [(*row, verdict if i in shown.wrong else 'equal') for i, row in enumerate(shown.rows)],
-                  [] if ok else diagnose(several, batches, names), notes)
+                  diagnosis, notes, skipped and f', except for batches of {skipped}')
 
 
-def _cut(batches: Iterable, k: int) -> tuple[list, Any]:
-    """Return batches, each a list of arrays, and the nested lists that they are in, (X, y)."""
-    # Even, uneven, even, fewer rows than devices, and a short last one
-    sizes = (4 * k, 3 * k + 1, 4 * k, k - 1, 2 * k + 1)
-    read: list = []
-    rows = 0
-    if isinstance(batches, (str, dict)) or not (hasattr(batches, '__iter__') or hasattr(batches, '__getitem__')):
-        raise ValueError(f'batches is {batches!r:.50}: pass a list of batches, such as [(X, y)]')
-    if isinstance(batches, (list, tuple)):
-        [*map(_arrays, batches)]  # all, because X of (X, y) may be a pair, and enough for the check
-    for batch in batches:
-        arrays = _arrays(batch)
-        read.append([a.asnumpy() if hasattr(a, 'asnumpy') else a for a in arrays])
-        if [a.shape[1:] for a in arrays] != [a.shape[1:] for a in read[0]]:
-            raise ValueError('the check joins batches, and their rows differ in shape: pad them to one length')
-        rows += len(arrays[0])
-        if rows >= sum(sizes):
-            break
-    if not read:
-        raise ValueError(f'batches is empty, {batches!r:.50}: pass a list of batches, such as [(X, y)], not an '
-                         'iterator that has been read')
-    if rows < sizes[0]:
-        raise ValueError(f'batches with {counted(rows, "row")} in all: {k} devices need at least {sizes[0]}')
-    repeated = [numpy.resize(numpy.concatenate(parts), (sum(sizes), *parts[0].shape[1:])) for parts in zip(*read)]
-    return [*zip(*(numpy.split(array, numpy.cumsum(sizes)[:-1]) for array in repeated))], refill(batch, repeat(True))
-
-
-def _arrays(batch: Any) -> list:
-    arrays = leaves(batch)
-    lengths = {getattr(array, 'shape', ())[:1] for array in arrays}
-    if not isinstance(batch, (list, tuple)) or len(batch) != 2 or len(lengths) != 1 or () in lengths:
-        raise ValueError(f'batches has {described(batch)} instead of a pair (X, y): pass a list such as [(X, y)], of '
-                         'arrays or tuples of arrays, in each pair with the same number of rows')
-    return arrays
+def _check_one_device(several: Training, batches: list) -> tuple[list, list, str]:
+    """Return fault and remedy of one device, notes, and the name of an optimizer that should not be on several."""
+    one = several.on_one_device()
+    faults = check_batches(one, batches) or check_frozen(one, batches[0])
+    faults, notes = (faults, []) if faults else check_hybridized(one, batches)
+    return faults, notes, drifting(one.state)

@@ -15,7 +15,7 @@ import numpy
 from ...base.nested import refill
 from ...base.program import reason
 from ...mxnet_setup.compat import assign, fill, gluon, make_array, mx, np, npx
-from ...parallel.workers import Workers
+from ...parallel.workers import ThisProcess, Workers
 from ...training.parameters import seed_all
 from .contents import NEW_TRAINER, cast, find, older
 
@@ -35,7 +35,8 @@ class Training:
     shapes: tuple = ()              # of Gluon's parameters, which may wait for a first batch
     copies: dict = field(default_factory=dict)  # {(name, shape): number} of arrays without gradients to compare
     plain_sgd: bool = False         # instead of a Trainer's optimizer
-    local_updates: bool = False     # by a Trainer on each device, instead of in its key-value store
+    on_kvstore: bool | None = None  # where Trainers update, instead of as `make` says
+    networks: Callable | None = None  # gets [(name, block), ...], the hybridized ones, and may change them
     fixed_statistics: bool = False  # of batch norm
     zero_gradients: bool = False    # before each step
     seed: int = 0                   # of the steps
@@ -44,7 +45,7 @@ class Training:
 
     def on_one_device(self) -> Training:
         """Return the same training on the first device only."""
-        return replace(self, devices=self.devices[:1], workers=Workers(), job=self.job or self.workers)
+        return replace(self, devices=self.devices[:1], workers=ThisProcess(), job=self.job or self.workers)
 
     @cached_property
     def state(self) -> Any:
@@ -57,6 +58,7 @@ class Training:
             if param._deferred_init:
                 param.shape = shape
                 param._finish_deferred_init()  # before the cast, because not all initializers can fill float64
+        hybridized = [(name, block) for name, block in find(state, gluon.HybridBlock) if block._active]
         for _, value in find(state, object):
             if isinstance(value, Dropout):
                 value._rate = 0
@@ -65,6 +67,10 @@ class Training:
             elif isinstance(value, gluon.Trainer):
                 self._change_trainer(value)
             cast(value, self.dtype)
+        for _, block in hybridized:
+            block._active = True  # MXNet 2 switches it off in a cast
+        if self.networks:
+            self.networks(hybridized)
         return state
 
     def _change_trainer(self, trainer: gluon.Trainer) -> None:
@@ -72,8 +78,11 @@ class Training:
             raise ValueError(f'{older(trainer)}, on which MXNet crashes: {NEW_TRAINER}')
         if self.plain_sgd:
             trainer._init_optimizer('sgd', {'learning_rate': 0.1})
-        if self.local_updates:
-            trainer._kvstore_params['update_on_kvstore'] = False
+        settings = trainer._kvstore_params
+        if self.on_kvstore is not None:
+            settings['update_on_kvstore'] = self.on_kvstore
+        if settings['update_on_kvstore'] and len(trainer._updaters) == 1:
+            settings['update_on_kvstore'] = None  # a single device has no store, and MXNet fails
 
     def step(self, batch: Sequence) -> list:
         """Take a step; return the values of the parameters on each device of all workers; blocks."""
@@ -133,13 +142,9 @@ class Training:
         if not on:
             raise ValueError(f'make returned {type(self.state).__name__} without parameters: return the network, the '
                              'Trainer or the arrays with gradients, also in lists, dicts or objects')
-        num_params = len(next(iter(on.values())))
-        for device, named in on.items():
+        for device in on:
             if device not in self.devices:
                 raise ValueError(f'make puts parameters on {device}: use only the devices that it gets, {self.devices}')
-            if len(named) != num_params:
-                raise ValueError(f'make puts {len(named)} parameters on {device}, and {num_params} on the first '
-                                 'device: every device needs its own copy of all')
         return [*on.values()]
 
 

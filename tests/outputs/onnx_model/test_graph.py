@@ -7,7 +7,7 @@ import pytest
 from exported import random, run_model
 
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, gluon, np, npx
-from gluon_mgpu.networks.hybridize.block import hybridized
+from gluon_mgpu.networks.hybridized import hybridized
 from gluon_mgpu.programs.export import to_onnx
 
 nn, rnn = gluon.nn, gluon.rnn

@@ -7,8 +7,8 @@ from oracle import lenet_params, to_mx
 from small_models import block
 
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, gluon, np
-from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.networks.resnet import resnet18
+from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 from gluon_mgpu.programs.export import to_onnx
 from gluon_mgpu.training.parameters import by_name
 
@@ -30,7 +30,7 @@ def test_other_channels_and_classes(capsys):
     assert 'model: a.onnx, checked in onnxruntime: ' in capsys.readouterr().out
 
 
-@pytest.mark.parametrize('wrap', [lambda net: net, hybridized])
+@pytest.mark.parametrize('wrap', [lambda net: net, SyncBatchNorm])
 def test_an_attribute_named_block_is_an_attribute(wrap, capsys):
     net = block(nn.Conv2D(3, 3), nn.GlobalAvgPool2D(), nn.Dense(10))
     net.block = 4

@@ -1,7 +1,10 @@
 """Tests of reading traces and inferring phases."""
+import json
+
 import pytest
 from lanes import CPU0, CPU1, OPERATOR, PINNED
 
+from gluon_mgpu.outputs.timeline import read as reading
 from gluon_mgpu.outputs.timeline.draw import COLORS, main
 from gluon_mgpu.outputs.timeline.read import Event, classify, read
 
@@ -109,3 +112,33 @@ def test_a_trace_without_devices_is_rejected(write_trace):
     path = write_trace(('B', OPERATOR, 1, 'Convolution', 0), ('E', OPERATOR, 1, 'Convolution', 1))
     with pytest.raises(ValueError, match='contains no operation on a device'):
         read(path)
+
+
+@pytest.mark.parametrize('start, end', [(0, float('nan')), (float('nan'), 1), (0, float('inf')), (-float('inf'), 0)])
+def test_a_time_that_is_no_number_is_rejected(start, end, write_trace, capsys):
+    """JSON of Python has NaN and Infinity."""
+    rows = [('B', CPU0, 1, 'a', start), ('E', CPU0, 1, 'a', end), ('B', CPU0, 2, 'b', 0), ('E', CPU0, 2, 'b', 9)]
+    path = write_trace(*rows)
+    assert main([str(path)]) == 2
+    assert capsys.readouterr().err.startswith(f'timeline: {path} is not a Chrome trace')
+
+
+@pytest.mark.parametrize('number, words', [(100, ''), (101, 'has more than 100 devices, too many for a picture')])
+def test_too_many_devices(number, words, tmp_path):
+    records = [{'ph': 'M', 'pid': pid, 'name': 'process_name', 'args': {'name': f'cpu/{pid}'}} for pid in range(number)]
+    records += [{'ph': letter, 'pid': pid, 'tid': 1, 'name': 'a', 'ts': pid}
+                for pid in range(number) for letter in 'BE']
+    (tmp_path / 'a.json').write_text(json.dumps({'traceEvents': records}))
+    if words:
+        with pytest.raises(ValueError, match=words):
+            read(tmp_path / 'a.json')
+    else:
+        assert len(read(tmp_path / 'a.json')) == number
+
+
+def test_too_many_events(write_trace, monkeypatch):
+    monkeypatch.setattr(reading, 'MAX_EVENTS', 2)
+    rows = [(letter, CPU0, 1, 'a', ts) for ts in range(3) for letter in 'BE']
+    assert len(read(write_trace(*rows[:4]))) == 2
+    with pytest.raises(ValueError, match='has more than 2 operations, too many for a picture'):
+        read(write_trace(*rows))

@@ -9,7 +9,6 @@ import pytest
 from lanes import CPU0
 
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, npx
-from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.outputs.timeline import record as recording
 from gluon_mgpu.outputs.timeline.read import read
 from gluon_mgpu.outputs.timeline.record import Timeline, check_profiler, record
@@ -37,16 +36,13 @@ def step(devices):
     return compute
 
 
-@pytest.mark.parametrize('rows', [16, pytest.param(18, id='without-static-memory')])
-def test_median_step_of_the_chapter_on_every_device(rows, devices, tmp_path, figures, capsys, monkeypatch):
+def test_median_step_of_the_chapter_on_every_device(devices, tmp_path, figures, capsys):
     from gluon_mgpu import scratch
-    if rows == 18:  # only in this test, so MXNet has no operator for such shards
-        monkeypatch.setattr('gluon_mgpu.networks.hybridize.static.MAX_CREATED', 0)
     check_profiler(devices)
-    batch = np.ones((rows, 1, 28, 28)), np.zeros(rows)
+    batch = np.ones((16, 1, 28, 28)), np.zeros(16)
     timeline = Timeline(tmp_path, 'LeNet on ones', warm_up=2, steps=3)
     run = Run(2, callbacks=[timeline])
-    scratch.train(len(devices), rows, 0.1, devices=devices, data=([batch] * 3, [batch]), run=run)
+    scratch.train(len(devices), 16, 0.1, devices=devices, data=([batch] * 3, [batch]), run=run)
     assert (len(run.history), len(timeline.traces)) == (2, 3)
     assert f'timeline: {tmp_path / "timeline.png"}' in capsys.readouterr().out.splitlines()
     events = read(timeline.trace)
@@ -54,13 +50,30 @@ def test_median_step_of_the_chapter_on_every_device(rows, devices, tmp_path, fig
     for device in map(str, devices):
         names = [e.name.partition('{')[0] for e in events if e.device == device]
         assert names.count('_npi_subtract') == 8  # exactly one step, with an update of each parameter
-        phases = {e.phase for e in events if e.device == device}
-        assert phases >= {'backward', 'update'} | ({'forward'} if rows == 16 else set())
+        assert {e.phase for e in events if e.device == device} >= {'forward', 'backward', 'update'}
     assert 'allreduce' in {e.phase for e in events if e.device == str(devices[0])}
     assert all(e.start >= 0 and e.duration >= 0 for e in events)
     assert sorted(os.listdir(tmp_path)) == ['timeline.png', 'trace.json']
     assert (tmp_path / 'timeline.png').read_bytes()[:4] == b'\x89PNG'
     assert figures[0].axes[0].get_title() == 'LeNet on ones: the median of 3 steps'
+
+
+@pytest.mark.parametrize('options', [None, {}, {'static_alloc': True}, {'static_alloc': True, 'static_shape': True}])
+def test_networks_that_are_hybridized_or_not(options, devices, tmp_path):
+    """Their forward operators have names if each runs on its own, or under static shapes."""
+    from gluon_mgpu import concise
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Conv2D(4, 3), gluon.nn.BatchNorm(), gluon.nn.Dense(10))
+    if options is not None:
+        net.hybridize(**options)
+    batch, timeline = (np.ones((16, 1, 8, 8)), np.zeros(16)), Timeline(tmp_path, 'a network', warm_up=2, steps=1)
+    run = Run(1, quiet=True, callbacks=[timeline])
+    concise.train(len(devices), 16, 0.1, devices=devices, data=([batch] * 3, [batch]), run=run, net=net)
+    events = read(timeline.trace)
+    for device in map(str, devices):
+        assert {e.phase for e in events if e.device == device} >= {'forward', 'backward', 'update'}
+        is_named = 'BatchNorm' in {e.name for e in events if e.device == device}
+        assert is_named == (options is None or 'static_shape' in options)
 
 
 def test_record_takes_any_step_any_number_of_times(step, devices, tmp_path):
@@ -222,15 +235,14 @@ def test_more_cpu_contexts_than_the_profiler_can_record_are_rejected(monkeypatch
         check_profiler([mx.cpu(0), mx.cpu(2)])
 
 
-@pytest.mark.parametrize('fast', [True, False])
-def test_the_class_rejects_them_before_training(fast, folder, monkeypatch):
+def test_the_class_rejects_them_before_training(folder, monkeypatch):
     """For chapters called from Python. MXNet would crash the process."""
     monkeypatch.setattr('gluon_mgpu.outputs.timeline.record.num_cores', lambda: 2)
     contexts = [mx.cpu(i) for i in range(3)]
     net = gluon.nn.Dense(2)
     net.initialize(ctx=contexts)  # the shapes are not known yet
     params = [[np.zeros(3, ctx=context)] for context in contexts]
-    for trained in (hybridized(net) if fast else net, params):
+    for trained in (net, params):
         with pytest.raises(ValueError, match=r'^cpu\(2\) is beyond what MXNet'):
             next(Run(1, callbacks=[Timeline(folder, 'LeNet')]).epochs(trained))
     assert next(Run(1, callbacks=[Timeline(folder, 'LeNet')]).epochs(params[:2])) == 1
@@ -263,3 +275,12 @@ def test_a_folder_that_vanishes_does_not_end_the_run(profiles, tmp_path, capsys)
     train(run, 3)
     assert len(run.history) == 2
     assert 'no timeline: No such file or directory' in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not os.path.isdir('/proc/self/fd'), reason='not Linux')
+def test_a_process_that_is_killed_while_it_records_leaves_no_file(tmp_path):
+    code = ('import os; from gluon_mgpu.outputs.timeline import record\n'
+            'record.start_profiler(); record.stop_profiler(); record.start_profiler(); os.kill(os.getpid(), 9)')
+    done = subprocess.run([sys.executable, '-c', code], env={**os.environ, 'TMPDIR': str(tmp_path)}, timeout=60,
+                          capture_output=True, text=True)
+    assert done.returncode == -9 and os.listdir(tmp_path) == [], done.stderr

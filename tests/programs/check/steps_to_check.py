@@ -12,10 +12,9 @@ from slow import slow
 
 from gluon_mgpu import check_data_parallel, concise, scratch
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np
-from gluon_mgpu.parallel.devices import Devices
+from gluon_mgpu.parallel.sharing import Devices
 from gluon_mgpu.parallel.split import split_batch
-from gluon_mgpu.parallel.step import zero_grad
-from trainers import trainable
+from gluon_mgpu.parallel.step import trained, zero_grad
 
 LR = 0.1
 check_two = partial(check_data_parallel, devices=[mx.cpu(0), mx.cpu(1)])  # half of the time of three
@@ -124,7 +123,7 @@ def make_network(devices, layers=lambda: [gluon.nn.Dense(4)], optimizer='sgd', s
     net = gluon.nn.HybridSequential()
     net.add(gluon.nn.Dense(5, activation='tanh'), *layers())
     net.initialize(init=init.Normal(0.5), ctx=devices)
-    return net, kind(trainable(net), optimizer, {'learning_rate': LR, **dict(settings)}, **options)
+    return net, kind(trained(net), optimizer, {'learning_rate': LR, **dict(settings)}, **options)
 
 
 def step_with_trainer(state, X, y, devices, mistake=''):
@@ -141,13 +140,13 @@ def step_with_trainer(state, X, y, devices, mistake=''):
     for l in ls:
         l.backward()
     if mistake == 'skips stale gradients':
-        for param in trainable(net):
+        for param in trained(net):
             for device in devices[len(X_shards):]:
                 param.grad(device)[:] = 0
     elif mistake != 'a stale gradient':
         zero_grad(net, devices[len(X_shards):])
     if mistake == 'clips each gradient':
-        for param in trainable(net):
+        for param in trained(net):
             for gradient in param.list_grad():
                 gradient[:] = np.clip(gradient, -0.1, 0.1)
     divisor = {'means': 1, 'means of devices': len(ls), 'divides by the rows of a shard': len(X_shards[0]),
@@ -227,3 +226,24 @@ def batches_of_six_numbers():
 
 def wrong_step(state, X, y, devices):
     step_from_scratch(state, X, y, devices, 'averages')
+
+
+def make_nd(devices):
+    """Return arrays of mx.nd with gradients, and a network, as before MXNet had NumPy's semantics."""
+    params = [mx.nd.random.normal(scale=0.5, shape=shape) for shape in ((6, 4), (4,))]
+    return [[copy_with_gradient(param, device) for param in params] for device in devices]
+
+
+def step_of_nd(device_params, X, y, devices, mistake=False):
+    n, k = X.shape[0], min(X.shape[0], len(devices))
+    rows = [n * i // k for i in range(k + 1)]
+    with autograd.record():
+        ls = [LOSS(mx.nd.broadcast_add(mx.nd.dot(X[i:j].as_in_context(device), W), b), y[i:j].as_in_context(device))
+              for i, j, device, (W, b) in zip(rows, rows[1:], devices, device_params)]
+    for l in ls:
+        l.backward()
+    for copies in zip(*device_params):
+        total = mx.nd.add_n(*[copy.grad.as_in_context(devices[0]) for copy in copies[:k]])
+        for copy in copies:
+            total.copyto(copy.grad)
+            copy[:] = copy - LR * copy.grad / (n * (len(devices) if mistake else 1))

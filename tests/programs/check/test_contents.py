@@ -8,7 +8,7 @@ from steps_to_check import LOSS, LR, ONLY_1, check_two, make_arrays, make_networ
 
 from gluon_mgpu import check_data_parallel
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np
-from trainers import trainable
+from gluon_mgpu.parallel.step import trained
 
 
 def make_with_older_trainer(devices, made_for, steps=0, new=False, **options):
@@ -20,7 +20,7 @@ def make_with_older_trainer(devices, made_for, steps=0, new=False, **options):
         step_with_trainer((net, trainer), np.ones((4, 6)), np.zeros(4), before)
     net.collect_params().reset_ctx(devices)
     if new:
-        trainer = gluon.Trainer(trainable(net), 'sgd', {'learning_rate': LR})
+        trainer = gluon.Trainer(trained(net), 'sgd', {'learning_rate': LR})
     return net, trainer
 
 
@@ -127,3 +127,16 @@ def test_sparse_gradients(kind, batches):
     assert check_data_parallel(make, step_with_sparse_gradients, batches).ok
     report = check_two(make, partial(step_with_sparse_gradients, mistake=True), batches)
     assert 'the update is 0.5 times that of one device' in report.diagnosis[0]
+
+
+@pytest.mark.parametrize('on_kvstore', [None, True, False])
+def test_several_trainers(on_kvstore, batches):
+    """Also with ``update_on_kvstore=True``, with which MXNet fails on a single device."""
+    def make(devices):
+        return [make_network(devices, update_on_kvstore=on_kvstore, optimizer=name) for name in ('sgd', 'adam')]
+
+    def train_batch(state, X, y, devices):
+        for net_and_trainer in state:
+            step_with_trainer(net_and_trainer, X, y, devices)
+    report = check_two(make, train_batch, batches)
+    assert report.ok and len(report.parameters) == 8 and 'in float64' in report.title, report

@@ -27,8 +27,7 @@ from steps_to_check import (
 from gluon_mgpu import check_data_parallel
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, npx
 from gluon_mgpu.parallel.split import split_batch
-from gluon_mgpu.parallel.step import zero_grad
-from trainers import trainable
+from gluon_mgpu.parallel.step import trained, zero_grad
 
 
 def test_a_mistake_beside_batch_norm_and_dropout(batches):
@@ -156,7 +155,7 @@ def test_a_gradient_that_is_lost_after_another_batch(batches):
 def step_with_limit(state, X, y, devices, write):
     """Keep the parameters small, after each update."""
     step_with_trainer(state, X, y, devices)
-    for param in trainable(state[0]):
+    for param in trained(state[0]):
         if write == 'set_data':
             param.set_data(np.clip(param.list_data()[0], -0.3, 0.3))
         else:
@@ -238,3 +237,98 @@ def test_the_optimizers_state_on_a_device_without_rows(batches):
             net[0].bias.data(devices[-1])[:] += 1
     report = check_two(partial(make_network, optimizer='adam'), train_batch, batches)
     assert report.diagnosis[0].startswith('WRONG: the state of the optimizer differs')
+
+
+class CountsItsCalls(mx.optimizer.Optimizer):
+    """An optimizer of one's own, with a step that gets shorter with each call."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.calls = 0
+
+    def create_state(self, index, weight):
+        return None
+
+    def update(self, indices, weights, gradients, states):
+        if not isinstance(weights, (list, tuple)):
+            weights, gradients = [weights], [gradients]
+        for weight, gradient in zip(weights, gradients):
+            self.calls += 1
+            weight[:] -= self.lr * self.rescale_grad / self.calls * gradient
+
+    step = update  # for MXNet 2
+
+
+mx.optimizer.Optimizer.register(CountsItsCalls)
+
+
+class OwnNadam(mx.optimizer.Nadam):
+    pass
+
+
+mx.optimizer.Optimizer.register(OwnNadam)
+
+
+def step_that_reads_its_optimizer(state, X, y, devices):
+    assert state[1].optimizer.calls >= 0
+    step_with_trainer(state, X, y, devices)
+
+
+@pytest.mark.parametrize('name, step', [
+    ('nadam', step_with_trainer), slow('ownnadam', step_with_trainer), ('lars', step_with_trainer),
+    slow('sgld', step_with_trainer), ('countsitscalls', step_with_trainer),
+    slow('countsitscalls', step_that_reads_its_optimizer)])
+def test_optimizers_that_each_device_calls(name, step, batches):
+    """With updates on the key-value store, they are right, also those of one's own."""
+    for on_kvstore in (False, None, True):
+        report = check_two(partial(make_network, optimizer=name, update_on_kvstore=on_kvstore), step, batches)
+        assert report.ok is (on_kvstore is not False), report
+        if not on_kvstore and not report.ok:
+            optimizer = type(mx.optimizer.create(name)).__name__
+            assert report.diagnosis == [
+                f'WRONG: {optimizer} counts its calls or draws random numbers, and with update_on_kvstore=False, each '
+                'device calls it, so they drift apart.',
+                'Do: leave update_on_kvstore out, so that the key-value store updates once; or take another optimizer.']
+
+
+@pytest.mark.parametrize('on_kvstore', [False, None])
+def test_a_step_without_zero_grad(on_kvstore, batches):
+    """It is right except for fewer rows than devices, which the Trainer refuses, or its key-value store adds."""
+    step = partial(step_with_trainer, mistake='a stale gradient')
+    report = check_two(partial(make_network, update_on_kvstore=on_kvstore), step, batches)
+    assert report.ok is (on_kvstore is False), report
+    if report.ok:
+        assert 'The step is right, except for batches of 1 row: k devices compute' in ' '.join(str(report).split())
+        assert report.notes[0] == (
+            'batches of 1 row are not checked, because the devices without rows have the gradients of the batch '
+            'before: call zero_grad(net, devices[len(y):]) before trainer.step()')
+    else:
+        assert 'batch 4, of 1 row: the gradient of the batch before is added' in report.diagnosis[0]
+        assert 'before the sum: zero_grad(net, devices[len(y):])' in report.diagnosis[1]
+
+
+def test_layers_on_different_devices(batches):
+    def make(devices):
+        layers = [gluon.nn.Dense(4, in_units=units) for units in (6, 4)]
+        for layer, device in zip(layers, (devices[0], devices[-1])):
+            layer.initialize(ctx=device)
+        return layers, [gluon.Trainer(layer.collect_params(), 'sgd') for layer in layers]
+
+    def train_batch(state, X, y, devices):
+        (first, second), trainers = state
+        with autograd.record():
+            l = LOSS(second(first(X.as_in_ctx(devices[0])).as_in_ctx(devices[-1])), y.as_in_ctx(devices[-1]))
+        l.backward()
+        for trainer in trainers:
+            trainer.step(len(X))
+    with pytest.raises(ValueError, match='every device needs its own copy of all parameters, so layers on different'):
+        check_two(make, train_batch, batches)
+
+
+def test_parameters_that_become_nan_on_one_device(batches):
+    def train_batch(state, X, y, devices):
+        step_from_scratch(state, X, y, devices)
+        for params in state if len(X) == 7 else []:
+            params[0][:] *= float('nan')
+    report = check_two(make_arrays, train_batch, batches)
+    assert 'batch 2, of 7 rows: parameters become NaN or infinite, on one device as well.' in report.diagnosis[0]

@@ -90,10 +90,12 @@ def test_the_same_report_again(batches):
      r'^batches has array \(99,\) instead of a pair'),
     ({'batches': [(numpy.ones((16, 6)), numpy.ones((16, 2)), numpy.ones(16))]},
      r'^batches has tuple \(array \(16, 6\), array \(16, 2\), array \(16,\)\) instead of a pair \(X, y\)'),
-    *[({'batches': [batch]}, r'of arrays or tuples of arrays, in each pair with the same number of rows$')
-      for batch in ((numpy.ones((16, 6)), numpy.ones(15)), (numpy.ones((16, 6)), numpy.float32(3)), ((), ()),
-                    ((numpy.ones((16, 6)), numpy.ones((15, 2))), numpy.ones(16)), ([1] * 16, numpy.ones(16)),
+    *[({'batches': [batch]}, r'instead of a pair \(X, y\): pass a list such as \[\(X, y\)\], of arrays or tuples')
+      for batch in ((numpy.ones((16, 6)), numpy.float32(3)), ((), ()), ([1] * 16, numpy.ones(16)),
                     mx.io.DataBatch([mx.nd.ones((16, 6))], [mx.nd.ones(16)]))],
+    *[({'batches': [batch]}, '^batches has a pair whose arrays have 16 and 15 rows: all must have the same number$')
+      for batch in ((numpy.ones((16, 6)), numpy.ones(15)),
+                    ((numpy.ones((16, 6)), numpy.ones((15, 2))), numpy.ones(16)))],
     *[({'batches': [(numpy.ones((16, 6)), numpy.ones(16)), batch]},
        'the check joins batches, and their rows differ in shape: pad them')
       for batch in ((numpy.ones((16, 7)), numpy.ones(16)), ((numpy.ones((16, 6)), numpy.ones(16)), numpy.ones(16)))],
@@ -104,7 +106,10 @@ def test_the_same_report_again(batches):
     ({'train_batch': lambda *args: None}, 'train_batch changes no parameter on one device in 5 batches: it must'),
     ({'make': lambda devices: [np.ones(3)]}, 'make returned list without parameters'),
     ({'make': lambda devices: [params[:4 - i] for i, params in enumerate(make_arrays(devices))]},
-     r'make puts 3 parameters on cpu\(1\), and 4 on the first device: every device needs its own copy of all'),
+     r'^make puts other parameters on cpu\(1\) \(3\) than on a single device \(4\): every device needs its own copy of '
+     'all parameters, so layers on different devices are not checked$'),
+    ({'make': lambda devices: [[copy_with_gradient(np.ones(4 - i), device)] for i, device in enumerate(devices)]},
+     r'^make puts other parameters on cpu\(1\) \(1\) than on a single device \(1\): every device needs its own copy'),
     ({'make': lambda devices: make_arrays([mx.cpu(i) for i in range(3)])},
      r'make puts parameters on cpu\(1\): use only the devices that it gets, \[cpu\(0\)\]'),
 ])

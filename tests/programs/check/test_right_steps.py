@@ -4,7 +4,6 @@ from functools import partial
 import numpy
 import oracle
 import pytest
-from movable import moving
 from steps_to_check import (
     LOSS,
     LR,
@@ -27,12 +26,10 @@ import gluon_mgpu as d2l
 from gluon_mgpu import check_data_parallel, scratch
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, mx, np
 from gluon_mgpu.networks import resnet
-from gluon_mgpu.networks.hybridize.block import hybridized
 from gluon_mgpu.networks.precision import conv2d
 from gluon_mgpu.parallel.split import split_batch
-from gluon_mgpu.parallel.step import zero_grad
-from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
-from trainers import trainable
+from gluon_mgpu.parallel.step import trained, zero_grad
+from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 
 
 def accumulate(state, X, y, devices, parts=2):
@@ -112,13 +109,16 @@ def on_first_device(state, X, y, devices):
 
 def make_concise(devices, **options):
     net, trainer = make_network(devices, **options)
-    return hybridized(net), hybridized(LOSS), trainer
+    net.hybridize(static_alloc=True, static_shape=True)
+    return net, LOSS, trainer
 
 
-def make_only_a_network(devices, kind):
+def make_only_a_network(devices, synchronized=False):
     """Return nothing but a network, hybridized or with batch norm over all devices."""
-    layers = [gluon.nn.BatchNorm(), gluon.nn.Dense(4)] if kind is SyncBatchNorm else [gluon.nn.Dense(4)]
-    return kind(make_network(devices, layers=lambda: layers)[0])
+    layers = [gluon.nn.BatchNorm(), gluon.nn.Dense(4)] if synchronized else [gluon.nn.Dense(4)]
+    net, _ = make_network(devices, layers=lambda: layers)
+    net.hybridize()
+    return SyncBatchNorm(net) if synchronized else net
 
 
 def step_without_trainer(net, X, y, devices):
@@ -128,7 +128,7 @@ def step_without_trainer(net, X, y, devices):
         ls = [LOSS(y_hat, y_shard) for y_hat, y_shard in zip(y_hats, y_shards)]
     (net.backward if isinstance(net, SyncBatchNorm) else autograd.backward)(ls)
     zero_grad(net, devices[len(X_shards):])
-    for param in trainable(net):
+    for param in trained(net):
         scratch.allreduce(param.list_grad())
         scratch.sgd(param.list_data(), LR, len(X))
 
@@ -146,12 +146,10 @@ RIGHT = {
     'with a Trainer': (make_network, step_with_trainer),
     'weight decay and momentum': (partial(make_network, settings={'momentum': 0.9, 'wd': 0.01}), step_with_trainer),
     'Adam': (partial(make_network, optimizer='adam'), step_with_trainer),
-    'the Trainer with few calls': (partial(make_network, kind=moving),
-                                   step_with_trainer),
     'layer normalization': (partial(make_network, layers=lambda: [gluon.nn.LayerNorm(), gluon.nn.Dense(4)]),
                             step_with_trainer),
-    'only a hybridized network': (partial(make_only_a_network, kind=hybridized), step_without_trainer),
-    'SyncBatchNorm': (partial(make_only_a_network, kind=SyncBatchNorm), step_without_trainer),
+    'only a hybridized network': (make_only_a_network, step_without_trainer),
+    'SyncBatchNorm': (partial(make_only_a_network, synchronized=True), step_without_trainer),
     'the concise chapter': (make_concise, concise_step),
     'the concise chapter in parts': (make_concise, partial(concise_step, parts=2)),
     'updates on the devices': (partial(make_concise, update_on_kvstore=False), concise_step),
@@ -178,7 +176,8 @@ def test_lenet(image_batches):
 def make_resnet(devices, dtype='float32'):
     net = resnet.resnet18(10, dtype)
     net.initialize(init=init.Xavier(), ctx=devices)
-    return hybridized(net), hybridized(LOSS), moving(trainable(net), 'sgd', {'learning_rate': LR})
+    net.hybridize(static_alloc=True, static_shape=True)
+    return net, LOSS, gluon.Trainer(trained(net), 'sgd', {'learning_rate': LR})
 
 
 @pytest.mark.slow
@@ -199,7 +198,7 @@ def test_the_model_zoo(new, seed):
     def make(devices):
         net = new(gluon.model_zoo.vision)
         net.initialize(init=init.Xavier(), ctx=devices)
-        return net, gluon.Trainer(trainable(net), 'sgd', {'learning_rate': 0.01, 'momentum': 0.9})
+        return net, gluon.Trainer(trained(net), 'sgd', {'learning_rate': 0.01, 'momentum': 0.9})
     rng = numpy.random.default_rng(seed)
     batch = rng.normal(size=(12, 3, 16, 16)).astype('float32'), rng.integers(0, 10, 12)
     report = check_data_parallel(make, step_with_trainer, [batch], [mx.cpu(0), mx.cpu(1)])
@@ -222,7 +221,7 @@ def books_split_batch(X, y, devices):
 def books_train_batch(device_params, X, y, devices, lr=0.2):
     X_shards, y_shards = books_split_batch(X, y, devices)
     with autograd.record():
-        ls = [LOSS(scratch.lenet.__wrapped__(X_shard, device_W), y_shard)
+        ls = [LOSS(scratch.lenet.function(X_shard, device_W), y_shard)
               for X_shard, y_shard, device_W in zip(X_shards, y_shards, device_params)]
     for l in ls:
         l.backward()

@@ -22,16 +22,17 @@ from steps_to_check import (
     copy_with_gradient,
     crash_without_rows,
     make_arrays,
+    make_nd,
     make_network,
     step_from_scratch,
+    step_of_nd,
     step_with_trainer,
 )
 
 from gluon_mgpu import check_data_parallel
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, npx
-from gluon_mgpu.networks.hybridize.block import HybridizedBlock, hybridized
 from gluon_mgpu.networks.precision import Cast, conv2d
-from trainers import trainable
+from gluon_mgpu.parallel.step import trained
 from gluon_mgpu.programs.check import trials
 
 
@@ -39,7 +40,7 @@ from gluon_mgpu.programs.check import trials
 @needs_bfloat16
 @pytest.mark.parametrize('sums', [True, False])
 def test_bfloat16(image_batches, sums):
-    """In float64, MXNet leaves out the casts to bfloat16, so the comparison is exact."""
+    """MXNet cannot cast float64 to bfloat16."""
     def make(devices):
         nn, net = gluon.nn, gluon.nn.HybridSequential()
         net.add(Cast('bfloat16'), conv2d(16, kernel_size=3, dtype='bfloat16'), nn.Activation('relu'), Cast('float32'),
@@ -48,10 +49,11 @@ def test_bfloat16(image_batches, sums):
         trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': LR}, update_on_kvstore=False)
         if not sums:
             trainer._allreduce_grads = lambda: None
-        return HybridizedBlock(net), hybridized(LOSS), trainer  # as in the chapter
+        net.hybridize()  # which bfloat16 needs
+        return net, LOSS, trainer
     report = check_data_parallel(make, concise_step, [(X[..., :8, :8], y) for X, y in image_batches])
     assert report.ok is sums, report
-    assert 'in float64' in report.title
+    assert 'in its own dtype' in report.title
 
 
 def test_a_step_that_computes_in_float32(batches):
@@ -159,27 +161,6 @@ def test_a_layer_that_cannot_be_cast(batches):
     assert report.ok and 'in its own dtype' in report.title, report
 
 
-def make_nd(devices):
-    """Return arrays of mx.nd with gradients, and a network, as before MXNet had NumPy's semantics."""
-    params = [mx.nd.random.normal(scale=0.5, shape=shape) for shape in ((6, 4), (4,))]
-    return [[copy_with_gradient(param, device) for param in params] for device in devices]
-
-
-def step_of_nd(device_params, X, y, devices, mistake=False):
-    n, k = X.shape[0], min(X.shape[0], len(devices))
-    rows = [n * i // k for i in range(k + 1)]
-    with autograd.record():
-        ls = [LOSS(mx.nd.broadcast_add(mx.nd.dot(X[i:j].as_in_context(device), W), b), y[i:j].as_in_context(device))
-              for i, j, device, (W, b) in zip(rows, rows[1:], devices, device_params)]
-    for l in ls:
-        l.backward()
-    for copies in zip(*device_params):
-        total = mx.nd.add_n(*[copy.grad.as_in_context(devices[0]) for copy in copies[:k]])
-        for copy in copies:
-            total.copyto(copy.grad)
-            copy[:] = copy - LR * copy.grad / (n * (len(devices) if mistake else 1))
-
-
 def make_nd_network(devices, kvstore='device', layers=()):
     class Net(gluon.HybridBlock):
         def __init__(self):
@@ -192,7 +173,7 @@ def make_nd_network(devices, kvstore='device', layers=()):
     net.add(Net(), *layers)
     net.initialize(init.Normal(0.5), ctx=devices)
     net.hybridize()
-    return net, gluon.Trainer(trainable(net), 'adam', {'learning_rate': LR}, kvstore=kvstore)
+    return net, gluon.Trainer(trained(net), 'adam', {'learning_rate': LR}, kvstore=kvstore)
 
 
 def step_of_nd_network(state, X, y, devices):
@@ -224,6 +205,14 @@ def test_a_network_written_with_nd(kvstore, batches):
         assert report.notes[0].startswith('batches of 1 row are not checked, because the step raises MXNetError')
     else:
         assert re.search(NO_SUM_OF_TWO, report.diagnosis[0])
+
+
+@ONLY_1
+def test_a_hybridized_network_written_with_nd(batches):
+    def make(devices):
+        return make_nd_network(devices, layers=[gluon.nn.PReLU(), gluon.nn.Dense(4)])
+    report = check_two(make, step_of_nd_network, batches)
+    assert report.diagnosis[0] == 'WRONG if hybridized: the gradient of the slope of PReLU (1.alpha) is wrong.', report
 
 
 @ONLY_1

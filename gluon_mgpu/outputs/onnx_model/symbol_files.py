@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy
 
+from ...base.files import open_file, read_file
 from ...base.program import reason
 from ...mxnet_setup.compat import MXNET_MAJOR, gluon, graph_from_json, mx, np
 from ...networks.graph_operators import operators_of
-from .file_graph import SEED, example, in_float32, output_names, without_label
+from .file_graph import SEED, check_outputs, checked, example, in_float32, output_names, without_label
 from .graph import semantics_of
 
+MAX_SYMBOL = 2**26  # bytes
 PARAMETER = re.compile('(weight|bias|gamma|beta|alpha|mean|var|parameters)$')  # the ends of MXNet's names
 
 
@@ -40,13 +42,15 @@ def load_files(symbol_file: str, params_file: str, shapes: Sequence[tuple], floa
 def _read_symbol(path: str, float32: bool) -> tuple[Any, bool]:
     """Read NAME-symbol.json, without losses at its end; return the graph, and True if it is for arrays of ``mx.np``."""
     try:
-        with open(path, 'rb') as file:
-            graph = json.loads(file.read())
+        graph = checked(json.loads(read_file(path, MAX_SYMBOL)))
         graph['nodes'] = [without_label(node) for node in graph['nodes']]
         if float32:
             graph['nodes'] = [in_float32(node) for node in graph['nodes']]
+        check_outputs(graph)
         symbol = graph_from_json(graph)
         return symbol, MXNET_MAJOR >= 2 or 'is_np_shape' in graph.get('attrs', {})
+    except NotImplementedError as error:
+        raise ValueError(f'{path}: {error}') from None
     except mx.MXNetError as error:
         advice = 'use the version that wrote it'
         if custom := next((node for node in graph['nodes'] if node['op'] == 'Custom'), None):
@@ -61,7 +65,7 @@ def _read_symbol(path: str, float32: bool) -> tuple[Any, bool]:
 
 def _read_params(path: str) -> dict[str, Any]:
     """Read NAME-0000.params, without ``arg:`` and ``aux:`` in the names."""
-    with open(path, 'rb'), tempfile.TemporaryDirectory() as folder:
+    with open_file(path), tempfile.TemporaryDirectory() as folder:
         os.symlink(os.path.abspath(path), f'{folder}/params')  # because MXNet opens only paths in UTF-8
         try:
             arrays = mx.nd.load(f'{folder}/params') or {}  # [] if a network has no parameters

@@ -2,24 +2,25 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy
 
 from ..base.arguments import integer
-from ..base.files import SameFolder, is_unfinished
+from ..base.files import same_folder
 from ..base.program import JobError, Stopped, reason
-from ..base.words import counted
+from ..base.text import counted
 from ..training.callback import Callback, epochs_since_best
-from ..training.epoch import DivergenceError
+from ..training.epoch import DivergenceError, check_state
+from ..training.history import EpochResult
 from ..training.parameters import unchanged_names
 from ..training.run import Run
 from . import checkpoint
 from .checkpoint import CheckpointError, Snapshot
-from .run_folder import checkpoints, newest_checkpoint, steps_in_name
+from .run_folder import BEST, OWN_UNFINISHED, checkpoints, newest_checkpoint, steps_in_name
 
 NUM_KEPT = 2
-BEST = 'best.safetensors'
 
 
 class CheckpointCallback(Callback):
@@ -55,20 +56,23 @@ class CheckpointCallback(Callback):
 
     def __init__(self, folder, every: int | None = None, config: dict | None = None, resume=None,
                  require: bool = False, keep_best: bool = False):
-        self.folder = Path(folder)
+        self.folder, self._same_folder = Path(folder), folder
         self.every = every if every is None else integer('every', every, minimum=1)
         self.config = config or {}
         self.resume, self.require, self.keep_best = resume, require, keep_best
         self.resume_command = self.problem = ''
         self.last: Path | None = None
+        self._best: tuple[Snapshot, dict] | None = None  # a best epoch that could not be written yet
 
     def train_begin(self, run: Run) -> None:
         """Remove the files of a killed process, and load the checkpoint; ValueError if the folder is of another run."""
         if run.workers.rank == 0:  # other machines may not have the folder
-            self._same_folder = SameFolder(self.folder)
-            for path in [path for path in self.folder.iterdir() if is_unfinished(path.name)]:
-                with contextlib.suppress(OSError):
-                    path.unlink()
+            self._same_folder = same_folder(self._same_folder)
+            with contextlib.suppress(OSError):
+                self._same_folder.check()
+                for path in [path for path in self.folder.iterdir() if OWN_UNFINISHED.fullmatch(path.name)]:
+                    with contextlib.suppress(OSError):
+                        path.unlink()
         if self.resume is None:
             if other := run.workers.on_rank_0(lambda: newest_checkpoint(self.folder, lambda line: None)[0]):
                 raise ValueError(f'{other} is of an earlier run: resume from it, or choose another folder')
@@ -79,6 +83,8 @@ class CheckpointCallback(Callback):
             except ValueError as error:
                 raise CheckpointError(f'{self.resume}: {error}') from None
             self.last = Path(self.resume)
+            if self.keep_best and run.workers.rank == 0:
+                self._restore_best(run)
 
     def epoch_begin(self, run: Run) -> None:
         if self.problem:
@@ -96,8 +102,30 @@ class CheckpointCallback(Callback):
             self._save(run, is_best)
 
     def train_end(self, run: Run) -> None:
+        """Report a problem with the last checkpoint, and a missing one of the best epoch."""
         if self.problem:
             run.warn(self.problem)
+        if self.keep_best and run.history and run.workers.rank == 0 and not self._read_best(self.folder / BEST, run):
+            run.warn(f'{self.folder / BEST} is not of epoch {_best_epoch(run)}, the best one, whose checkpoint could '
+                     'not be written or was removed')
+
+    def _restore_best(self, run: Run) -> None:
+        """Copy the checkpoint of the best epoch of a resumed run, if `BEST` is missing or of an abandoned branch."""
+        for path in [self.folder / BEST, Path(self.resume), *checkpoints(self.folder)]:
+            if found := self._read_best(path, run):
+                self._best = found if path.name != BEST else None
+                return self._try(self._write_best)
+
+    def _read_best(self, path: Path, run: Run) -> tuple[Snapshot, dict] | None:
+        """Return the content of a file, if it is the checkpoint of the best epoch in the history of a run."""
+        with contextlib.suppress(ValueError):  # also if there is no epoch yet
+            record, arrays = checkpoint.read(path)
+            metadata = record.pop('metadata')
+            check_state(metadata.get('run'))
+            history = [EpochResult(*epoch) for epoch in metadata['run']['history']]
+            if history == run.history[:_best_epoch(run)] and not metadata['run']['num_batches']:
+                return Snapshot(arrays, record), metadata
+        return None
 
     def save_on_stop(self, run: Run, signum: int) -> Stopped:
         """Write a last checkpoint, unless no batch was trained, and return a `Stopped` that says how to resume."""
@@ -119,22 +147,33 @@ class CheckpointCallback(Callback):
                 raise DivergenceError(f'{name} is no longer finite {_place(run)}: use a smaller learning rate')
         if run.workers.rank != 0:
             return
-        self.problem, metadata = '', {'run': run.state(), 'config': self.config}
-        try:
-            self._write(snapshot, metadata)
-            if is_best:
-                checkpoint.write(self.folder / BEST, snapshot, metadata)
-        except OSError as error:
-            last = f'the newest one is {self.last.name}' if self.last else 'there is no earlier one'
-            self.problem = f'cannot write a checkpoint to {self.folder} ({reason(error)}); {last}'
-            if self.require:
-                line, self.problem = self.problem, ''  # `train_end` need not repeat it
-                raise JobError(line) from None
+        metadata = {'run': run.state(), 'config': self.config}
+        self._best = (snapshot, metadata) if is_best else self._best
+        # In this order, for a run that is killed in between
+        self._try(self._write_best, lambda: self._write(snapshot, metadata))
+
+    def _try(self, *writes: Callable[[], None]) -> None:
+        """Call all functions; their OSError becomes `problem`, or a `JobError` if `require` is set."""
+        problem = ''
+        for write in writes:
+            try:
+                write()
+            except OSError as error:
+                problem = reason(error)
+        last = f'the newest one is {self.last.name}' if self.last else 'there is no earlier one'
+        self.problem = problem and f'cannot write a checkpoint to {self.folder} ({problem}); {last}'
+        if self.problem and self.require:
+            line, self.problem = self.problem, ''  # `train_end` need not repeat it
+            raise JobError(line)
+
+    def _write_best(self) -> None:
+        if self._best:
+            checkpoint.write(self._same_folder / BEST, *self._best)
+            self._best = None
 
     def _write(self, snapshot: Snapshot, metadata: dict) -> None:
         steps = metadata['run']['num_steps']
-        path = self.folder / f'checkpoint-{steps:08}.safetensors'
-        self._same_folder.check()
+        path = self._same_folder / f'checkpoint-{steps:08}.safetensors'
         checkpoint.write(path, snapshot, metadata)
         self.last = path
         self._same_folder.check()  # again, because writing takes time
@@ -143,6 +182,11 @@ class CheckpointCallback(Callback):
         for other in older[NUM_KEPT - 1:]:
             with contextlib.suppress(OSError):  # the next checkpoint tries again
                 other.unlink()
+
+
+def _best_epoch(run: Run) -> int:
+    accuracies = [epoch.test_acc for epoch in run.history]
+    return len(accuracies) - epochs_since_best(accuracies)
 
 
 def _place(run: Run) -> str:

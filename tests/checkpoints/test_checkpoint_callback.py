@@ -10,11 +10,12 @@ import pytest
 from stopped_runs import SendSignal, train
 
 from gluon_mgpu.base.files import SameFolder
+from gluon_mgpu.base.program import JobError
 from gluon_mgpu.checkpoints import checkpoint
-from gluon_mgpu.checkpoints.callback import CheckpointCallback
-from gluon_mgpu.checkpoints.run_folder import checkpoints
+from gluon_mgpu.checkpoints.checkpoint_callback import CheckpointCallback
+from gluon_mgpu.checkpoints.run_folder import BEST, checkpoints
 from gluon_mgpu.mxnet_setup.compat import gluon
-from gluon_mgpu.parallel.workers import Workers
+from gluon_mgpu.parallel.workers import ThisProcess
 from gluon_mgpu.training.epoch import DivergenceError
 from gluon_mgpu.training.run import Callback
 
@@ -141,7 +142,7 @@ def test_gradients_may_overflow(devices, tmp_path):
     net.initialize(ctx=devices)
     net.weight.grad_req = 'add'
     net.weight.list_grad()[0][:] = float('inf')
-    run = SimpleNamespace(net=net, trainer=None, workers=Workers(), synchronize=lambda: None, history=[],
+    run = SimpleNamespace(net=net, trainer=None, workers=ThisProcess(), synchronize=lambda: None, history=[],
                           state=lambda: {'num_steps': 1, 'num_batches': 0})
     callback = CheckpointCallback(tmp_path, every=1)
     callback._same_folder = SameFolder(tmp_path)
@@ -151,3 +152,89 @@ def test_gradients_may_overflow(devices, tmp_path):
     net.bias.set_data(net.bias.data(devices[0]) + float('nan'))
     with pytest.raises(DivergenceError, match='^bias is no longer finite'):
         callback.batch_end(run)
+
+
+def full_disk_at(monkeypatch, *names):
+    """Let writing each of these files fail once; return the list of the files that are written."""
+    write, left, written = checkpoint.write, [*names], []
+
+    def full_at_first(path, *args):
+        if path.name in left:
+            left.remove(path.name)
+            raise OSError(28, 'No space left on device')
+        written.append(path.name)
+        write(path, *args)
+
+    monkeypatch.setattr(checkpoint, 'write', full_at_first)
+    return written
+
+
+def accuracies_of(path):
+    """Return the test accuracies in the history of a checkpoint."""
+    return [epoch[3] for epoch in checkpoint.read(path)[0]['metadata']['run']['history']]
+
+
+@pytest.mark.parametrize('every', [None, 100])
+def test_the_best_epoch_is_written_before_its_checkpoint(every, tmp_path, monkeypatch, capsys):
+    """A run that is killed between the two trains the epoch again; it would not write the best one again."""
+    written = full_disk_at(monkeypatch)
+    train(tmp_path, every=every, accuracies=[0.5, 0.7, 0.6], keep_best=True)
+    names = [f'checkpoint-{n:08}.safetensors' for n in (3, 6, 9)]
+    assert written == [BEST, names[0], BEST, names[1], names[2]]
+    assert accuracies_of(tmp_path / BEST) == [0.5, 0.7] and capsys.readouterr().err == ''
+
+
+@pytest.mark.parametrize('resumed', ['complete', 'to be continued'])
+def test_a_missing_best_epoch_is_restored_from_its_checkpoint(resumed, tmp_path, capsys):
+    """As of a run of an earlier version, which was killed before it was written."""
+    train(tmp_path, accuracies=[0.5, 0.7, 0.6], keep_best=True)
+    (tmp_path / BEST).unlink()
+    accuracies = [0.5, 0.7, 0.6] if resumed == 'complete' else [0.5, 0.7, 0.6, 0.1, 0.2]
+    train(tmp_path, accuracies=accuracies, keep_best=True, resume=checkpoints(tmp_path)[0])
+    assert accuracies_of(tmp_path / BEST) == [0.5, 0.7] and capsys.readouterr().err == ''
+
+
+def test_a_best_epoch_that_could_not_be_written_is_written_later(tmp_path, monkeypatch, capsys):
+    """It is kept in memory until then; the problem is reported once."""
+    full_disk_at(monkeypatch, BEST, 'checkpoint-00000003.safetensors')
+    train(tmp_path, every=100, accuracies=[0.7, 0.5, 0.6], keep_best=True)
+    assert accuracies_of(tmp_path / BEST) == [0.7]
+    line, = capsys.readouterr().err.splitlines()
+    assert line == (f'cannot write a checkpoint to {tmp_path} (No space left on device); there is no earlier one; the '
+                    'run continues')
+
+
+def test_a_best_epoch_that_cannot_be_written(tmp_path, capsys):
+    """The checkpoints are written all the same, and the run says at its end what is missing."""
+    (tmp_path / BEST).symlink_to('elsewhere')
+    train(tmp_path, accuracies=[0.5, 0.7, 0.6], keep_best=True)
+    assert [path.name for path in checkpoints(tmp_path)] == [f'checkpoint-{n:08}.safetensors' for n in (9, 6)]
+    *_, problem, missing = capsys.readouterr().err.splitlines()
+    assert problem == (f'cannot write a checkpoint to {tmp_path} (a link, which is not followed); the newest one is '
+                       'checkpoint-00000009.safetensors')
+    assert missing == (f'{tmp_path / BEST} is not of epoch 2, the best one, whose checkpoint could not be written or '
+                       'was removed')
+
+
+@pytest.mark.parametrize('before, after, kept', [
+    ([0.3, 0.506], [0.3, 0.394], [0.3, 0.394]), ([0.3, 0.506], [0.3, 0.2], [0.3]),
+    ([0.3, 0.4, 0.506], [0.3, 0.4, 0.394], [0.3, 0.4]), ([0.5, 0.3, 0.2, 0.9], [0.5, 0.3, 0.2, 0.1], None),
+    ([0.5, 0.3, 0.2, 0.9], [0.5, 0.3, 0.2, 0.6], [0.5, 0.3, 0.2, 0.6])])
+def test_the_best_epoch_of_an_abandoned_branch(before, after, kept, tmp_path, capsys):
+    """It is replaced by that of the run, if a checkpoint of it is left."""
+    train(tmp_path, accuracies=before, keep_best=True)
+    checkpoints(tmp_path)[0].unlink()
+    train(tmp_path, accuracies=after, keep_best=True, resume=checkpoints(tmp_path)[0])
+    err = capsys.readouterr().err
+    if kept:
+        assert accuracies_of(tmp_path / BEST) == kept and err == ''
+    else:
+        assert err.startswith(f'{tmp_path / BEST} is not of epoch 1, the best one, whose checkpoint could not be ')
+
+
+def test_a_required_checkpoint_ends_the_run(tmp_path, monkeypatch, capsys):
+    full_disk_at(monkeypatch, 'checkpoint-00000006.safetensors')
+    with pytest.raises(JobError, match=r'^cannot write a checkpoint to .* \(No space left on device\); the newest one '
+                                       r'is checkpoint-00000003.safetensors$'):
+        train(tmp_path, require=True)
+    assert capsys.readouterr().err == ''

@@ -13,6 +13,7 @@ from typing import Any
 from ...base.arguments import integer
 from ...base.flags import Parser, checked_flag
 from ...base.program import JobError
+from ...base.text import print_text
 from ...mxnet_setup import runtime
 from . import facts
 from .findings import diagnose
@@ -84,8 +85,8 @@ def main(argv: list | None = None) -> int:
 
 def _run(args: argparse.Namespace) -> None:
     if sys.stderr.isatty():
-        print('checking, and training for a few seconds ...', file=sys.stderr)
+        print_text('checking, and training for a few seconds ...', stream=sys.stderr)
     report = examine(args.timeout)
-    print(json.dumps(report, indent=2) if args.json else '\n'.join(screen(report)), flush=True)
+    print_text(*(json.dumps(report, indent=2).split('\n') if args.json else screen(report)))
     if not report['can_train']:
         raise JobError('')

@@ -359,3 +359,76 @@ def test_a_custom_operator(run):
     exec(textwrap.dedent(recipe), {})
     assert run('cut-symbol.json', 'net-0000.params', '--shape', '2,5')[0] == 0
     assert (results('cut.onnx', numpy.ones((4, 5), 'float32'))[0] == 6).all()
+
+
+DATA = {'op': 'null', 'name': 'data', 'inputs': []}
+FIRST = (': the first file must be NAME-symbol.json of net.export, Module or sym.save, and the second one '
+         'NAME-0000.params')
+
+
+def forged(*nodes, heads=None, **more):
+    """Write a symbol file with an input and these nodes."""
+    nodes = [DATA, *({'name': f'node{number}', 'inputs': [[0, 0, 0]], **node} for number, node in enumerate(nodes, 1))]
+    Path('net-symbol.json').write_text(json.dumps({
+        'nodes': nodes, 'arg_nodes': [0], 'heads': heads or [[len(nodes) - 1, 0, 0]], **more}))
+    mx.nd.save('net-0000.params', {'arg:table': mx.nd.ones((3, 3))})
+
+
+@pytest.mark.parametrize('node', [
+    *[{'op': op, 'attrs': {'info': '0x1234'}} for op in ('_Native', '_NDArray')],
+    {'op': '_CachedOp'}, {'op': '_sg_mkldnn_fully_connected'}, {'op': '_backward_BatchNorm', 'inputs': []},
+    {'op': '_image_flip_left_right', 'inputs': []}, {'op': '_cvimread', 'attrs': {'filename': '/etc/passwd'}},
+    *[{'op': op, 'attrs': {'num_args': '2', 'num_outputs': '1', 'in_data_locs': '(99,)'}, 'subgraphs': [{
+        'nodes': [DATA, {'op': '_Native', 'name': 'a', 'attrs': {'info': '0x1234'}, 'inputs': [[0, 0, 0]]}],
+        'arg_nodes': [0], 'heads': [[1, 0, 0]]}]} for op in ('_foreach', '_while_loop', '_cond', 'exp')]],
+    ids=lambda node: node['op'])
+def test_operators_with_which_mxnet_reads_foreign_memory(node, run, monkeypatch):
+    """They are refused before MXNet gets the graph, also those of graphs within it."""
+    monkeypatch.setattr(mx.sym, 'load_json', lambda text: pytest.fail('MXNet got the graph'))
+    forged({'op': 'exp'}, node)
+    assert run(*FILES, '--shape', '2,3') == (2, f'net-symbol.json: {node["op"]} node2 cannot be exported: cut the file '
+                                             'before it, as in docs/export.md')
+
+
+@pytest.mark.parametrize('nodes, heads', [
+    ([{'op': 'exp'}], [[2, 0, 0]]), ([{'op': 'exp'}], [[999, 0, 0]]), ([{'op': 'exp'}], [[-1, 0, 0]]),
+    ([{'op': 'exp'}], [[1, 1, 0]]), ([{'op': 'exp'}], [[0, 3, 0]]), ([{'op': 'exp'}], [['1', 0, 0]]),
+    ([{'op': 'exp'}], [[1]]), ([{'op': 'exp'}], [1]), ([{'op': 'exp'}], 1),
+    *[([{'op': 'exp', 'inputs': inputs}], None) for inputs in (
+        [[999, 0, 0]], [[1, 0, 0]], [[0, 1, 0]], [[0, 10**6, 0]], [[-1, 0, 0]], [[True, 0, 0]], [[0.0, 0, 0]], [[]],
+        [0], 1)],
+    ([{'op': 'exp', 'name': 5}], None), ([{'op': 5}], None), ([{'op': 'exp', 'control_deps': [999]}], None),
+    ([{'op': 'SliceChannel', 'attrs': {'num_outputs': '2'}}, {'op': 'exp', 'inputs': [[1, 2, 0]]}], None)])
+def test_a_graph_with_impossible_places(nodes, heads, run):
+    """MXNet would read beyond its memory."""
+    forged(*nodes, heads=heads)
+    assert run(*FILES, '--shape', '2,4') == (2, f'net-symbol.json{FIRST}')
+
+
+@pytest.mark.parametrize('missing', ['op', 'name', 'inputs'])
+def test_a_node_without_a_field(missing, run):
+    forged({'op': 'exp'})
+    graph = json.loads(Path('net-symbol.json').read_text())
+    del graph['nodes'][1][missing]
+    Path('net-symbol.json').write_text(json.dumps(graph))
+    assert run(*FILES, '--shape', '2,4') == (2, f'net-symbol.json{FIRST}')
+
+
+def test_the_outputs_that_an_operator_has_are_accepted(run):
+    """Also with what MXNet does not need: other attributes of the file."""
+    split = {'op': 'SliceChannel', 'attrs': {'num_outputs': '2'}}
+    forged(split, {'op': 'exp', 'inputs': [[1, 1, 0]]}, heads=[[2, 0, 0], [1, 0, 0]], attrs={'odd': ['odd', 1]},
+           node_row_ptr=['x'])
+    assert run(*FILES, '--shape', '2,4')[0] == 0
+
+
+@pytest.mark.parametrize('attrs', [{'axis': '7'}, {'axis': '-9'}, {'axis': 'x'}, {'axis': '-1'}, {'mode': 'odd'}])
+def test_an_axis_that_is_not_there(attrs, run):
+    table = {'op': 'null', 'name': 'table', 'inputs': []}
+    take = {'op': 'take', 'inputs': [[1, 0, 0], [0, 0, 0]], 'attrs': attrs}
+    forged(table, take)
+    graph = json.loads(Path('net-symbol.json').read_text())
+    graph['nodes'][1]['name'], graph['arg_nodes'] = 'table', [0, 1]
+    Path('net-symbol.json').write_text(json.dumps(graph))
+    status, line = run(*FILES, '--shape', '2,4')
+    assert status == (0 if attrs == {'axis': '-1'} else 2), line  # and no traceback

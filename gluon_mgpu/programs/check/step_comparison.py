@@ -17,6 +17,8 @@ from .user_step import Training
 # the divisor in float32. A step that cannot compute in float64 (None) may use bfloat16, where the sum of k rounded
 # gradients differs by k / 512; a missing row changes more.
 LIMIT, LIMIT_WITH_TRAINER = {'float64': 1e-9, None: 0.02}, 1e-6
+STALE = ('the devices without rows have the gradients of the batch before: call zero_grad(net, devices[len(y):]) '
+         'before trainer.step()')
 LINEAR = 1e-3  # relative to an update, above rounding in float32
 
 
@@ -30,14 +32,18 @@ class Comparison(NamedTuple):
     rows: list       # (name, difference from one device, difference between devices) for each parameter
     wrong: list      # numbers of the parameters that differ
     wrong_on: list   # numbers of the devices on which they differ from one device
-    skipped: list    # notes on batches that the step cannot take
+    skipped: list    # (rows, reason) of batches that the step cannot take
 
 
-def compare(several: Training, batches: Sequence, start: list | None = None) -> Comparison:
-    """Train on the batches on one device and on all, from the values `start`, by default those that `make` gave."""
+def compare(several: Training, batches: Sequence, start: list | None = None,
+            reference: Training | None = None) -> Comparison:
+    """Train on the batches on one device and on all, from the values `start`, by default those that `make` gave.
+
+    `reference` is another training on one device than the same one.
+    """
     # If the step cannot take one of them, it may have updated some devices, so the others are compared from the start
-    one, several = several.on_one_device(), replace(several)
-    trained = sum(array.grad is not None for _, array in one.params()[0])
+    one, several = replace(reference or several.on_one_device()), replace(several)
+    trained = _check_copies(one, several)
     limit = LIMIT[several.dtype] + LIMIT_WITH_TRAINER * any(True for _ in find(one.state, gluon.Trainer))
     if start is not None:
         several.assign(start)
@@ -50,11 +56,8 @@ def compare(several: Training, batches: Sequence, start: list | None = None) -> 
         except Exception as error:
             if i == 0 or several.workers.size > 1:
                 raise
-            why = error if isinstance(error, Crash) else f'the step raises {type(error).__name__} ({reason(error)})'
-            size = '1 row' if len(batch[0]) == 1 else f'{len(batch[0])} rows'
-            note = f'batches of {size} are not checked, because {why}'
-            others = compare(several, [*batches[:i], *batches[i + 1:]], start)
-            return others._replace(skipped=[note, *others.skipped])
+            others = compare(several, [*batches[:i], *batches[i + 1:]], start, reference)
+            return others._replace(skipped=[(len(batch[0]), _why_skipped(several, batch, error)), *others.skipped])
         before, right = right, one.step(batch)[0]  # 2. only with batches that several devices can take
         if [array.shape for array in right] != [array.shape for array in first]:
             raise ValueError('train_batch freezes or unfreezes parameters: do so in make, and check each case')
@@ -75,9 +78,26 @@ def compare(several: Training, batches: Sequence, start: list | None = None) -> 
                       numpy.flatnonzero(~(from_one <= limit).all(axis=1)).tolist(), [])
 
 
+def _check_copies(one: Training, several: Training) -> int:
+    """Return the number of parameters with gradients; raise ValueError unless each device has a copy of all."""
+    alone, *_ = one.params()
+    for on_device in several.params():
+        if [array.shape for _, array in on_device] != [array.shape for _, array in alone]:
+            raise ValueError(f'make puts other parameters on {on_device[0][1].ctx} ({len(on_device)}) than on a single '
+                             f'device ({len(alone)}): every device needs its own copy of all parameters, so layers on '
+                             'different devices are not checked')
+    return sum(array.grad is not None for _, array in alone)
+
+
+def _why_skipped(several: Training, batch: Sequence, error: Exception) -> str:
+    if isinstance(error, UserWarning) and 'has not been updated' in str(error) and len(batch[0]) < len(several.devices):
+        return STALE
+    return str(error) if isinstance(error, Crash) else f'the step raises {type(error).__name__} ({reason(error)})'
+
+
 def rounds(several: Training, batch: Sequence) -> bool:
     """Return whether the step casts to another dtype: on one device, the order of the rows changes the update a bit."""
-    update, reordered = _update(several, batch), _update(several, [a[::-1] for a in batch])
+    update, reordered = first_update(several, batch), first_update(several, [a[::-1] for a in batch])
     change, difference = abs(update).max(), abs(update - reordered).max()
     return bool(LIMIT['float64'] * change < difference < LIMIT[None] * change)
 
@@ -86,14 +106,14 @@ def share_of_halves(several: Training, batch: Sequence) -> float:
     """Return the share of each half's update in that of a batch: 0.5 by rows, 1 by a fixed batch size, else 0."""
     several, half = replace(several, plain_sgd=True), len(batch[0]) // 2
     try:
-        whole, *halves = (_update(several, [a[rows] for a in batch])
+        whole, *halves = (first_update(several, [a[rows] for a in batch])
                           for rows in (slice(None), slice(half), slice(half, None)))
     except Exception:  # the step needs whole batches
         return 0
     return next((share for share in (0.5, 1) if abs(whole - share * sum(halves)).max() < LINEAR * abs(whole).max()), 0)
 
 
-def _update(several: Training, batch: Sequence) -> numpy.ndarray:
+def first_update(several: Training, batch: Sequence) -> numpy.ndarray:
     """Return what a first step on one device changes in all parameters, joined."""
     one = several.on_one_device()
     return _joined_change(one.values()[0], one.step(batch)[0])

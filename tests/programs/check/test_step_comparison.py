@@ -24,7 +24,7 @@ from steps_to_check import (
 from gluon_mgpu import check_data_parallel
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, npx
 from gluon_mgpu.parallel.split import split_batch
-from trainers import trainable
+from gluon_mgpu.parallel.step import trained
 
 
 def test_a_difference_above_rounding(batches):
@@ -46,7 +46,7 @@ def test_few_rows_are_read_and_few_states_made(batches):
             read.append(batch)
             yield batch
     assert check_data_parallel(make, step_from_scratch, stream()).ok
-    assert len(read) == 3 and len(made) == 9  # 43 of 48 rows
+    assert len(read) == 3 and len(made) == 12  # 43 of 48 rows
 
 
 def step_with_averages(state, X, y, devices, on=None):
@@ -74,7 +74,7 @@ def step_with_target_network(state, X, y, devices, on=None):
     for device in devices:
         target(np.zeros((1, X.shape[1]), ctx=device, dtype=X.dtype))
     step_with_trainer((net, trainer), X, y, devices)
-    for param, copy in zip(trainable(net), target.collect_params().values()):
+    for param, copy in zip(trained(net), target.collect_params().values()):
         for data, array in [*zip(param.list_data(), copy.list_data())][:on]:
             data.copyto(array)
     for i, (array, _) in enumerate(sums):
@@ -127,8 +127,8 @@ def test_parameters_that_no_device_changes(batches):
     def make(devices):
         net, _ = make_network(devices)
         set_grad_req(net[0], 'null')
-        trained = [param for param in trainable(net) if param.grad_req != 'null']
-        trainer = gluon.Trainer(trained, 'sgd', {'learning_rate': LR})
+        params = trained(net)
+        trainer = gluon.Trainer(params, 'sgd', {'learning_rate': LR})
         set_grad_req(net[0], 'write')
         return net, trainer
     report = check_data_parallel(make, step_with_trainer, batches)

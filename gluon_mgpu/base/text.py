@@ -1,0 +1,30 @@
+"""Text of messages, possibly with names from files and machines of others. Imports nothing, as `hidden` needs."""
+from __future__ import annotations
+
+# Control characters, which a terminal obeys, separators of lines, and signs that reorder text
+CONTROL = {number: repr(chr(number))[1:-1] for number in (
+    *range(32), *range(127, 160), *range(0x200e, 0x2010), *range(0x2028, 0x202f), *range(0x2066, 0x206a))}
+
+
+def printable(text: str) -> str:
+    """Return text in one line, with control characters as escapes, such as ``\\x1b``."""
+    return text.translate(CONTROL)
+
+
+def print_text(*lines: object, stream=None) -> None:
+    """Print lines, possibly with text of others; see `printable`. OSError if they cannot be written."""
+    print(*(printable(str(line)) for line in lines), sep='\n', file=stream, flush=True)
+
+
+def counted(number: int, singular: str) -> str:
+    """Return a number and a noun: '1 batch', '2 batches', '2 steps'."""
+    plural = 'batches' if singular == 'batch' else f'{singular}s'
+    return f'{number} {singular if number == 1 else plural}'
+
+
+def described(value: object) -> str:
+    """Return what was passed instead of batches: 'array (16, 6)', 'tuple (array (16, 6), int)'."""
+    if isinstance(value, (list, tuple)):
+        return f'{type(value).__name__} ({", ".join(map(described, value[:3]))}{", ..." * (len(value) > 3)})'
+    shape = getattr(value, 'shape', None)
+    return type(value).__name__ if shape is None else f'array {tuple(shape)}'

@@ -1,0 +1,196 @@
+"""Each program gets FIFOs, links, huge files, control characters and random bytes in place of each file that it reads.
+
+It ends in time, with one line and status 2, or does without the file, and sends no control character to the terminal.
+"""
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+import idx_files
+import numpy
+import pytest
+from devices_flag import devices_flag
+from limits import limits
+from PIL import Image
+
+from gluon_mgpu.__main__ import PROGRAMS, main
+from gluon_mgpu.data import glyphs
+from gluon_mgpu.data.folders import FILES
+from gluon_mgpu.mxnet_setup.compat import mx
+
+PACKAGE = Path(__file__).parents[2] / 'gluon_mgpu'
+CHECKPOINT = 'run/checkpoint-00000004.safetensors'
+IMAGES, LABELS = (f'data/mnist/{name}' for name in FILES[:2])
+TRAIN = ['--dataset', 'mnist', '--data-dir', 'data', '--batch-size', '16', '--num-epochs', '1', '--no-plot']
+TEST = ['predict', 'run', '--data-dir', 'data']
+SYMBOL = ['export', 'net-symbol.json', 'net-0000.params', '--shape', '2,3']
+# Each command, and the files that it reads; those that read none, or only code, have an empty list
+READ = {
+    'scratch': [(['scratch', *TRAIN, '--out-dir', 'new'], [IMAGES, LABELS]),
+                (['scratch', '--resume', 'run'], ['run/config.json', 'run/history.csv', CHECKPOINT, IMAGES]),
+                (['scratch', '--resume', CHECKPOINT, '--no-plot'], [CHECKPOINT])],
+    'concise': [(['concise', '--resume', 'run'], ['run/config.json', CHECKPOINT])],
+    'predict': [(['predict', 'run', 'shoe.png'], ['shoe.png', 'run/history.csv', CHECKPOINT]),
+                (['predict', CHECKPOINT, 'shoe.png'], [CHECKPOINT]),
+                (TEST, [f'data/mnist/{FILES[2]}', f'data/mnist/{FILES[3]}'])],
+    'export': [(['export', 'run'], ['run/history.csv', CHECKPOINT]), (['export', CHECKPOINT], [CHECKPOINT]),
+               (SYMBOL, SYMBOL[1:3])],
+    'plot': [(['plot', 'run'], ['run/config.json', 'run/history.csv'])],
+    'timeline': [(['timeline', 'trace.json'], ['trace.json'])],
+    'check': [], 'doctor': [], 'devices': [],
+}
+# Each command that writes beside files of others, and the names that it chooses
+WRITTEN = [(['timeline', 'trace.json'], 'trace.png'), (['plot', 'run'], 'accuracy.png'), (SYMBOL, 'net.onnx'),
+           (['export', 'run'], 'run/model.onnx'), (TEST, 'run/predictions.png'),
+           (['scratch', '--resume', 'run', '--num-epochs', '2', '--no-plot'], 'run/history.csv')]
+
+
+@pytest.fixture(scope='module')
+def files(devices, tmp_path_factory):
+    """A folder with all of these files."""
+    folder = tmp_path_factory.mktemp('files')
+    idx_files.write(folder / 'data/mnist', idx_files.dataset(64, 16))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(['scratch', *TRAIN, *devices_flag(devices), '--out-dir', 'run']) == 0
+        Image.new('L', (9, 9)).save('shoe.png')
+        (mx.sym.var('data') * mx.sym.var('scale')).save('net-symbol.json')
+        mx.nd.save('net-0000.params', {'arg:scale': mx.nd.ones((2, 3))})
+        names = {'ph': 'M', 'pid': 0, 'name': 'process_name', 'args': {'name': 'cpu/0'}}
+        events = [{'ph': letter, 'pid': 0, 'tid': 1, 'name': 'dot', 'ts': ts} for letter, ts in (('B', 0), ('E', 9))]
+        Path('trace.json').write_text(json.dumps({'traceEvents': [names, *events]}))
+    return folder
+
+
+@pytest.fixture
+def here(files, tmp_path, monkeypatch):
+    """The current folder, with a copy of the files."""
+    shutil.copytree(files, tmp_path / 'here')
+    monkeypatch.chdir(tmp_path / 'here')
+    return tmp_path / 'here'
+
+
+def replace(path: Path, kind: str) -> None:
+    """Replace a file by one of this kind."""
+    path.unlink()
+    if kind == 'FIFO':
+        os.mkfifo(path)
+    elif kind == 'link':
+        path.symlink_to('/dev/zero')
+    elif kind == 'huge':
+        with open(path, 'wb') as file:
+            file.truncate(2**42)  # a sparse file
+    else:
+        path.write_bytes(b'\x1b[31m\x1b]0;title\x07\r\n' * 9 if kind == 'control characters' else
+                         numpy.random.default_rng(0).bytes(10_000))
+
+
+def test_all_programs_are_tested():
+    assert READ.keys() == PROGRAMS.keys()
+
+
+@pytest.mark.parametrize('kind', ['FIFO', 'link', 'huge', 'control characters', 'random bytes'])
+@pytest.mark.parametrize('command, name', [
+    (command, name) for commands in READ.values() for command, names in commands for name in names],
+    ids=lambda value: '-'.join(Path(value).parts[-1:]) if isinstance(value, str) else f'{value[0]} {value[1]}')
+def test_files_that_are_not_what_they_should_be(command, name, kind, here, capfd, count):
+    replace(here / name, kind)
+    with limits():
+        status = main(command)
+    out, err = capfd.readouterr()
+    assert status in (0, 2) and 'Traceback' not in err, err
+    assert not re.search('[\x00-\x09\x0b-\x1f\x7f-\x9f]', out + err)
+    if status == 2:
+        line = err.splitlines()[-1]
+        assert Path(name).name in line or 'run' in line, line
+    count('a file of another kind: refused in one line, or not needed')
+
+
+@pytest.mark.parametrize('target', ['mine', 'missing'])
+@pytest.mark.parametrize('command, name', WRITTEN, ids=lambda value: value if isinstance(value, str) else value[0])
+def test_no_file_is_written_through_a_link(command, name, target, here, tmp_path, capfd):
+    mine = tmp_path / 'mine'
+    mine.write_text('mine')
+    (here / name).unlink(missing_ok=True)
+    (here / name).symlink_to(tmp_path / target)
+    assert main(command) == 2
+    assert 'link' in capfd.readouterr().err.splitlines()[-1]
+    assert mine.read_text() == 'mine' and not (tmp_path / 'missing').exists() and (here / name).is_symlink()
+
+
+def test_the_history_is_not_written_through_a_link_in_its_folder(here, capfd):
+    before = json.loads((here / 'run/config.json').read_text())
+    (here / 'run/history.csv').unlink()
+    (here / 'run/history.csv').symlink_to('config.json')
+    assert main(['scratch', '--resume', 'run', '--num-epochs', '2', '--no-plot']) == 0
+    assert 'run/history.csv cannot be written (a link, which is not followed); the run continues' in (
+        capfd.readouterr().err)
+    assert json.loads((here / 'run/config.json').read_text())['run_id'] == before['run_id']
+
+
+def test_links_are_read_and_named_outputs_follow_them(here, tmp_path):
+    """Both are what the user asks for."""
+    shutil.move(here / 'trace.json', tmp_path / 'trace')
+    (here / 'trace.json').symlink_to(tmp_path / 'trace')
+    (here / 'a.png').symlink_to(tmp_path / 'b.png')
+    assert main(['timeline', 'trace.json', '--out', 'a.png']) == 0
+    assert (tmp_path / 'b.png').read_bytes().startswith(b'\x89PNG') and (here / 'a.png').is_symlink()
+
+
+@pytest.mark.parametrize('command, out', [
+    (['timeline', 't.png'], 't.png'), (['timeline', 'trace.json', '--out', 'linked.png'], 'linked.png'),
+    (['export', 'run/model.onnx'], 'model.onnx')])
+def test_a_program_does_not_replace_what_it_reads(command, out, here, capfd):
+    shutil.copy('trace.json', 't.png')
+    shutil.move(CHECKPOINT, 'run/model.onnx')
+    Path('linked.png').symlink_to('trace.json')
+    before = {path: path.read_bytes() for path in here.rglob('*') if path.is_file()}
+    assert main(command) == 2
+    assert f'{out} cannot be written: it is the file to read; name another one with --out' in capfd.readouterr().err
+    assert {path: path.read_bytes() for path in here.rglob('*') if path.is_file()} == before
+
+
+def test_a_cached_dataset_that_is_a_fifo(tmp_path):
+    os.mkfifo(tmp_path / 'glyphs.npz')
+    with limits(5):
+        assert glyphs._cached(tmp_path / 'glyphs.npz') is None
+
+
+# Functions that open, read, write or print, and the modules that may call them, because `base` has none for the purpose
+OPENERS = {'open', 'read_text', 'read_bytes', 'load', 'safe_open', 'fromfile', 'loadtxt', 'genfromtxt', 'memmap',
+           'write_text', 'write_bytes', 'replace', 'rename', 'savefig', 'mkstemp', 'print', 'symlink', 'copyfile'}
+EXCEPTIONS = {
+    ('base/files.py', 'open'), ('base/files.py', 'replace'), ('base/text.py', 'print'), ('base/pictures.py', 'savefig'),
+    ('base/program.py', 'open'),              # /dev/null
+    ('base/machine.py', 'read_text'),         # /proc/cpuinfo
+    ('mxnet_setup/arm64.py', 'replace'),      # libmxnet.so of this environment
+    ('checkpoints/checkpoint.py', 'safe_open'), ('programs/image_file.py', 'open'), ('data/glyphs.py', 'load'),
+    ('outputs/onnx_model/symbol_files.py', 'load'),  # these four after `open_file`
+    ('outputs/onnx_model/symbol_files.py', 'symlink'),  # own temporary files
+    ('outputs/timeline/record.py', 'read_text'),
+    ('outputs/plot.py', 'savefig'),           # into memory
+    ('programs/check/__main__.py', 'print'),  # what the user's own modules contain
+    ('programs/check/trials.py', 'open'),     # /dev/null
+    ('programs/doctor/self_test.py', 'print'),  # JSON, for the doctor
+    ('mxnet_setup/compat.py', 'load'),        # JSON, of a graph that was checked
+}
+
+
+def test_all_modules_use_the_same_functions_to_open_and_print():
+    found = set()
+    for path in PACKAGE.rglob('*.py'):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                name, owner = (getattr(part, 'attr', getattr(part, 'id', ''))
+                               for part in (node.func, getattr(node.func, 'value', None)))
+                # os.open only opens folders; text and named tuples have methods of these names
+                is_file = name in OPENERS and not (name == 'replace' and owner not in ('os', 'new'))
+                is_own = owner in ('run', 'self', '_progress', 'checkpoint', 'glyphs', 'mx', '')
+                if is_file and not (name in ('print', 'load') and owner and is_own):
+                    found.add((str(path.relative_to(PACKAGE)), name))
+    assert found == EXCEPTIONS

@@ -35,6 +35,7 @@ _NAMES_OF = {  # module: its public names; a deep path to anything else may chan
     'networks.hybridized': ('hybridized',),
     'networks.loss': ('cross_entropy',),
     'networks.resnet': ('Residual', 'resnet18'),
+    'networks.static_shapes': ('StaticSequential',),
     'parallel.allreduce': ('Traffic', 'ring', 'star', 'tree'),
     'parallel.sharing': ('Devices',),
     'parallel.split': ('split_and_load', 'split_batch'),

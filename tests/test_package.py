@@ -16,8 +16,8 @@ from gluon_mgpu.mxnet_setup import installation
 REPO = Path(__file__).parents[1]
 NAMES = [
     'Accumulator', 'Animator', 'BatchIterator', 'Callback', 'CheckpointCallback', 'Devices', 'DivergenceError',
-    'DownloadError', 'HorovodWorkers', 'Residual', 'Run', 'SyncBatchNorm', 'Timer', 'Traffic', 'TrainingSetup',
-    'accuracy', 'backward', 'check_data_parallel', 'check_profiler', 'cross_entropy', 'draw_timeline',
+    'DownloadError', 'HorovodWorkers', 'Residual', 'Run', 'StaticSequential', 'SyncBatchNorm', 'Timer', 'Traffic',
+    'TrainingSetup', 'accuracy', 'backward', 'check_data_parallel', 'check_profiler', 'cross_entropy', 'draw_timeline',
     'evaluate_accuracy_gpu', 'evaluate_accuracy_gpus', 'gradients', 'hybridized', 'in_parts', 'load_checkpoint',
     'load_data', 'load_data_fashion_mnist', 'parameters_by_name', 'parse_devices', 'prepare_idle_devices',
     'record_timeline', 'resnet18', 'ring', 'run_program', 'save_checkpoint', 'schedule', 'sgd', 'shard_rows',

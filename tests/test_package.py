@@ -143,6 +143,11 @@ def test_every_import_points_down():
     assert up == []
 
 
+def test_no_two_modules_have_the_same_name():
+    names = [path.name for path in (REPO / 'gluon_mgpu').rglob('*.py') if not path.name.startswith('__')]
+    assert len(names) > 50 and sorted(names) == sorted({*names})
+
+
 def test_init_files_hold_no_logic():
     """Except the package's own, which prepares MXNet."""
     for path in (REPO / 'gluon_mgpu').glob('*/**/__init__.py'):

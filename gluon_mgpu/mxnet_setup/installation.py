@@ -83,8 +83,8 @@ def obstacle() -> str:
     if len(builds) > 1:
         return f'{" and ".join(builds)} are both installed and have overwritten each other: {replacement("cpu")}'
     if not sys.modules.get('mxnet') and not package_folder('mxnet'):
-        return (f'MXNet is not installed: {_pip("cpu")}; for NVIDIA GPUs {_pip("cu112")}; '
-                'on other machines than Linux on x86_64 and aarch64, see docs/devices.md')
+        return (f'MXNet is not installed: {_pip("cpu")}; for NVIDIA GPUs up to compute capability 8.9 {_pip("cu112")}; '
+                'for newer ones, and on other machines than Linux on x86_64 and aarch64, see docs/devices.md')
     try:
         importlib.import_module('numpy')
     except Exception as error:

@@ -31,7 +31,7 @@ def test_fake_packages_can_be_loaded(site):
 @pytest.mark.parametrize(('fakes', 'reason', 'remedy'), [
     ({'mxnet': None, 'dists': ()}, 'MXNet is not installed', CPU),
     ({'mxnet': None, 'numpy': None, 'dists': ()}, 'MXNet is not installed',
-     f'for NVIDIA GPUs {CU112}'),
+     f'for NVIDIA GPUs up to compute capability 8.9 {CU112}'),
     ({'mxnet': '', 'dists': ()}, 'MXNet is not installed', CPU),  # a folder without code
     ({'mxnet': 'raise RuntimeError("two\\nlines")'}, '(RuntimeError: two lines)', 'pip uninstall it'),
     ({'numpy': None}, 'NumPy cannot be imported (ModuleNotFoundError', "'numpy>=1.22'"),

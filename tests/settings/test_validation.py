@@ -43,13 +43,16 @@ def train(tmp_path, monkeypatch, capsys, devices):
 
 @pytest.fixture
 def evaluated(monkeypatch):
-    """The numbers of rows of all evaluations of scratch, in order."""
+    """The number of rows, the devices and their shares of all completed evaluations of scratch, in order."""
     found = []
+
+    def record(net, data_iter, devices):
+        accuracy = evaluate.evaluate_accuracy_gpus(net, data_iter, devices=devices)
+        found.append((data_iter.num_rows, list(devices), devices.shares))
+        return accuracy
+
     for module in scratch, cli:
-        def count(net, data_iter, *args, **options):
-            found.append(data_iter.num_rows)
-            return evaluate.evaluate_accuracy_gpus(net, data_iter, *args, **options)
-        monkeypatch.setattr(module, 'evaluate_accuracy_gpus', count)
+        monkeypatch.setattr(module, 'evaluate_accuracy_gpus', record)
     return found
 
 
@@ -88,12 +91,14 @@ def test_it_trains_as_on_fewer_rows(chapter, k, train, device_list, capsys, monk
         assert capsys.readouterr().out.startswith(f'test acc: {last} on 20 test images\n')
 
 
-def test_the_test_rows_are_evaluated_once(train, evaluated):
-    assert train('run', *HELD_OUT)[0] == 0
-    assert evaluated == [11, 11, 20]
+def test_the_test_rows_are_evaluated_once(train, evaluated, devices):
+    """On the devices of the training."""
+    on = devices[:2]
+    assert train('run', *HELD_OUT, '--shares', '3,1', on=on)[0] == 0
+    assert evaluated == [(rows, on, (3, 1)) for rows in (11, 11, 20)]
     del evaluated[:]
-    train('plain')
-    assert evaluated == [20, 20]
+    train('plain', on=on)
+    assert evaluated == [(20, on, None)] * 2
 
 
 def test_the_files_of_a_run_without_validation_rows_are_as_before(train):
@@ -139,7 +144,7 @@ def test_a_signal_after_the_last_epoch(train, monkeypatch, evaluated):
     assert 'stopped after epoch 2; resume with: python -m gluon_mgpu.scratch --resume auto --out-dir run' in err
     status, out, _ = train('run')
     assert status == 0 and re.match(r'test acc: [01]\.\d{4} on 20 test images', out.splitlines()[-1])
-    assert evaluated == [11, 11, 20, 20]
+    assert [rows for rows, *_ in evaluated] == [11, 11, 20]
 
 
 def test_the_best_epoch_and_patience_follow_the_validation_rows(train, monkeypatch):

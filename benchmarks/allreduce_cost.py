@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package beside benchmarks/, installed or not
@@ -151,7 +152,7 @@ def draw_times(costs: dict, path) -> None:
         for name, cost, label in _models():
             axes.plot(ks, [cost(k).seconds(num_bytes, costs['alpha'], costs['beta']) * 1e3 for k in ks],
                       color=COLORS[name], label=f'{label}, model')
-        for name, marker in zip(ALGORITHMS, 'os^Dv'):
+        for name, marker in zip(ALGORITHMS, cycle('os^Dv')):
             rows = _measured(costs, network, name)
             axes.plot([r['devices'] for r in rows], [r['seconds'] * 1e3 for r in rows], marker,
                       color=COLORS[name], markerfacecolor='none',  # they can overlap

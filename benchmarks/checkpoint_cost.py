@@ -12,7 +12,7 @@ import time
 
 from harness.training import WORK, flags_parser, train_quietly
 
-from gluon_mgpu.checkpoints.callback import CheckpointCallback
+from gluon_mgpu.checkpoints.checkpoint_callback import CheckpointCallback
 from gluon_mgpu.checkpoints.run_folder import checkpoints
 from gluon_mgpu.mxnet_setup.compat import mx
 

@@ -23,10 +23,10 @@ from gluon_mgpu.mxnet_setup.compat import init, np, npx
 from gluon_mgpu.networks.loss import cross_entropy as loss
 from gluon_mgpu.networks.precision import DTYPES, check_dtype
 from gluon_mgpu.networks.resnet import resnet18
-from gluon_mgpu.parallel.devices import Devices
+from gluon_mgpu.parallel.sharing import Devices
 from gluon_mgpu.parallel.step import trained
-from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
-from gluon_mgpu.parallel.workers import Workers
+from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
+from gluon_mgpu.parallel.workers import ThisProcess
 from gluon_mgpu.training.run import Run
 
 
@@ -48,7 +48,7 @@ def make_step(sync_batch_norm, args, workers):
 def print_cost(args):
     """Time steps with and without synchronization in turns."""
     if not args.horovod:
-        return _print_cost(args, Workers())
+        return _print_cost(args, ThisProcess())
     with HorovodWorkers() as workers:
         args.devices = [workers.device]
         _print_cost(args, workers)

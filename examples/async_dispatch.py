@@ -20,9 +20,10 @@ value, such as `print(Y)`, `Y.asnumpy()` or `float(Y.sum())`.
 from __future__ import annotations
 
 from flags import read_flags, run_example
-
 from gluon_mgpu import Timer
-from gluon_mgpu.mxnet_setup.compat import np, npx
+from mxnet import np, npx
+
+npx.set_np()
 
 
 def run(X, times: int) -> list:

@@ -29,11 +29,9 @@ Prints, on a machine without GPUs (the two means vary, but are equal):
 from __future__ import annotations
 
 from flags import read_flags, run_example
-
 from gluon_mgpu import resnet18, split_and_load, try_all_gpus, try_gpu
-from gluon_mgpu.devices.gpus import num_mxnet_gpus
-from gluon_mgpu.mxnet_setup.compat import init, mx, np
 from gluon_mgpu.scratch import allreduce, get_params, init_params
+from mxnet import cpu, init, np, npx
 
 
 def first_bias(device) -> tuple:
@@ -73,7 +71,7 @@ def exists_on(weight, device) -> bool:
 
 def main(argv: list | None = None) -> None:
     devices = read_flags(__doc__, argv, devices='cpu:0,cpu:1', at_least=2).devices
-    print(f'GPUs: {num_mxnet_gpus()}; try_gpu(1): {try_gpu(1)}; try_all_gpus(): {try_all_gpus()}')
+    print(f'GPUs: {npx.num_gpus()}; try_gpu(1): {try_gpu(1)}; try_all_gpus(): {try_all_gpus()}')
 
     b1, grad = first_bias(devices[0])
     print(f'on {b1.ctx}:\nb1 weight: {b1.asnumpy()}\nb1 grad:   {grad.asnumpy()}')
@@ -89,7 +87,7 @@ def main(argv: list | None = None) -> None:
         print(f'on {shard.ctx}:\n{shard.asnumpy().astype(int)}')
 
     weight = initialized(devices)[0].weight
-    for device in [*devices, mx.cpu(99)]:
+    for device in [*devices, cpu(99)]:
         if exists_on(weight, device):
             print(f'first weight on {device}: {weight.shape}, mean {float(weight.data(device).mean()):.5f}')
         else:

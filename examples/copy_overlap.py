@@ -25,11 +25,13 @@ results are equal, but not how much a GPU would gain.
 """
 from __future__ import annotations
 
-from flags import read_flags, run_example
+import os
 
+from flags import read_flags, run_example
 from gluon_mgpu import Timer
-from gluon_mgpu.base.machine import num_cores
-from gluon_mgpu.mxnet_setup.compat import np, npx
+from mxnet import np, npx
+
+npx.set_np()
 
 
 def run(Xs: list, Ws: list, times: int) -> list:
@@ -65,7 +67,7 @@ def main(argv: list | None = None) -> None:
     args = read_flags(__doc__, argv, devices='cpu:0,cpu:1', size=1000, inner=32, times=50)
     X = np.random.uniform(size=(args.size, args.inner))
     W = np.random.uniform(size=(args.inner, args.size))
-    print(f'{num_cores()} cores; {args.times} results of {args.size}x{args.size} per device')
+    print(f'{os.cpu_count()} cores; {args.times} results of {args.size}x{args.size} per device')
     for k in sorted({1, len(args.devices)}):
         devices = args.devices[:k]
         Xs, Ws = ([array.copyto(device) for device in devices] for array in (X, W))

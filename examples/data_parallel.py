@@ -23,10 +23,9 @@ the batch, so the step equals that of a single device.
 from __future__ import annotations
 
 from flags import read_flags, run_example
-
 from gluon_mgpu import split_and_load
-from gluon_mgpu.mxnet_setup.compat import np
 from gluon_mgpu.scratch import get_params, init_params, train_batch
+from mxnet import np
 
 
 def scatter(devices: list) -> list:

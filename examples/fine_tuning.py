@@ -29,9 +29,8 @@ from pathlib import Path
 
 import numpy
 from flags import read_flags, run_example
-
 from gluon_mgpu import check_data_parallel, train_batch_ch13, train_ch13
-from gluon_mgpu.mxnet_setup.compat import gluon, init, np, npx
+from mxnet import gluon, init, np, npx
 
 loss = gluon.loss.SoftmaxCrossEntropyLoss()
 

@@ -11,13 +11,20 @@ if (abspath(sys.argv[0]).startswith(f'{dirname(abspath(__file__))}/')
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import argparse
+import math
 from collections.abc import Callable
 from pathlib import Path
 
-from gluon_mgpu.base.arguments import integer, positive
-from gluon_mgpu.base.flags import Parser, picture
-from gluon_mgpu.base.program import run_program
-from gluon_mgpu.devices import parse_devices
+from gluon_mgpu import parse_devices, run_program
+
+PICTURES = '.png', '.pdf', '.svg', '.jpg'
+
+
+class Parser(argparse.ArgumentParser):
+    """Command line that reports a wrong flag in one line."""
+
+    def error(self, message: str):
+        self.exit(2, f'{Path(sys.argv[0]).stem}: {message}; --help shows all flags\n')
 
 
 def read_flags(doc: str, argv: list | None, devices: str, at_least: int = 1, **defaults):
@@ -30,7 +37,7 @@ def read_flags(doc: str, argv: list | None, devices: str, at_least: int = 1, **d
     argv : list of str or None
         The arguments; by default those of this process.
     devices : str
-        The default devices, in the format of `gluon_mgpu.devices.parse_devices`.
+        The default devices, in the format of `gluon_mgpu.parse_devices`.
     at_least : int
         Number of devices that the example needs.
     **defaults
@@ -42,8 +49,7 @@ def read_flags(doc: str, argv: list | None, devices: str, at_least: int = 1, **d
     argparse.Namespace
         The flags as attributes, ``devices`` as a list. ``refuse('why')`` exits as for a wrong flag.
     """
-    parser = Parser(Path(sys.argv[0]).stem, doc.splitlines()[0])
-    parser.prog = f'python {sys.argv[0]}'
+    parser = Parser(f'python {sys.argv[0]}', description=doc.splitlines()[0], allow_abbrev=False)
     parser.add_argument('--devices', default=devices, metavar='LIST',
                         help="such as 'gpu:0,gpu:1', 'gpu:all' or 'cpu:0-3' (default: %(default)s)")
     for name, default in defaults.items():
@@ -61,19 +67,17 @@ def read_flags(doc: str, argv: list | None, devices: str, at_least: int = 1, **d
         parser.error(f'--devices: at least {at_least} are needed, not {args.devices}')
     for name, default in defaults.items():
         value = getattr(args, name)
-        flag = f'--{name.replace("_", "-")}'
-        try:
-            if type(default) is int:
-                integer(flag, value, minimum=1)
-            elif type(default) is float:
-                positive(flag, value)
-        except ValueError as error:
-            parser.error(str(error))
+        flag = f'--{name.replace("_", "-")} {value}'
+        if type(default) is int and value < 1:
+            parser.error(f'{flag}: must be an integer of at least 1')
+        if type(default) is float and not 0 < value < math.inf:
+            parser.error(f'{flag}: must be a number above 0')
         if name == 'out' and value != default:  # before a long computation
-            try:
-                args.out = str(picture(value))
-            except argparse.ArgumentTypeError as error:
-                parser.error(f'--out {error}')
+            if value.endswith('/') or Path(value).name in ('', '..') or Path(value).is_dir():
+                parser.error(f'{flag}: must be the name of a file, not of a folder')
+            args.out = value if Path(value).suffix else f'{value}.png'
+            if Path(args.out).suffix.lower() not in PICTURES:
+                parser.error(f'{flag}: must end in {", ".join(PICTURES)}')
     return args
 
 

@@ -22,9 +22,8 @@ from __future__ import annotations
 
 import numpy
 from flags import read_flags, run_example
-
-from gluon_mgpu.mxnet_setup.compat import autograd, np, npx
 from gluon_mgpu.scratch import init_params, loss
+from mxnet import autograd, np, npx
 
 FLOAT = 4  # bytes
 

@@ -45,13 +45,9 @@ import os
 
 import numpy
 from flags import read_flags, run_example
-
-from gluon_mgpu import split_batch
-from gluon_mgpu.data.batches import BatchIterator
-from gluon_mgpu.distributed.launchers import ADDRESS
-from gluon_mgpu.mxnet_setup.compat import autograd, mx
-from gluon_mgpu.parallel.workers import Workers
+from gluon_mgpu import BatchIterator, HorovodWorkers, split_batch
 from gluon_mgpu.scratch import allreduce, get_params, init_params, lenet, loss, sgd
+from mxnet import autograd, npx
 
 
 def one_device(X, y, device_params, devices, lr, batch_size, workers):
@@ -94,13 +90,14 @@ def difference(before, after) -> str:
     return '\n'.join(line for line in lines if not line.startswith('@@'))
 
 
-def train(step, devices: list, workers: Workers, num_steps: int = 20, batch_size: int = 64) -> float:
+def train(step, devices: list, workers: HorovodWorkers | None = None, num_steps: int = 20,
+          batch_size: int = 64) -> float:
     """Train LeNet for a few steps on this worker's shard of each batch; return the sum of all parameters."""
     rng = numpy.random.default_rng(0)
     num_rows = num_steps * batch_size
     images, labels = rng.integers(0, 256, (num_rows, 28, 28), 'uint8'), rng.integers(0, 10, num_rows)
-    train_iter = BatchIterator(images, labels, batch_size, 'noise', shard=workers.shard)
-    mx.random.seed(0)
+    train_iter = BatchIterator(images, labels, batch_size, 'noise', shard=workers.shard if workers else (0, 1))
+    npx.random.seed(0)
     params = init_params()
     device_params = [get_params(params, device) for device in devices]
     for X, y in train_iter:
@@ -110,8 +107,7 @@ def train(step, devices: list, workers: Workers, num_steps: int = 20, batch_size
 
 def main(argv: list | None = None) -> None:
     args = read_flags(__doc__, argv, devices='cpu:0,cpu:1', at_least=2)
-    if ADDRESS in os.environ:  # a worker of a job; mpirun and srun also start single programs
-        from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
+    if 'HOROVOD_GLOO_RENDEZVOUS_ADDR' in os.environ:  # a worker of a job; mpirun and srun also start single programs
         with HorovodWorkers() as workers:
             total = train(two_machines, [workers.device], workers)
             print(f'trained by worker {workers.rank} of {workers.size}: sum of all parameters {total:.4f}')
@@ -119,7 +115,7 @@ def main(argv: list | None = None) -> None:
     for before, after in ((one_device, two_devices), (two_devices, two_machines)):
         print(difference(before, after))
     for step, devices in ((one_device, args.devices[:1]), (two_devices, args.devices[:2])):
-        print(f'trained on {devices}: sum of all parameters {train(step, devices, Workers()):.4f}')
+        print(f'trained on {devices}: sum of all parameters {train(step, devices):.4f}')
 
 
 if __name__ == '__main__':

@@ -22,9 +22,10 @@ import operator
 
 import numpy
 from flags import read_flags, run_example
-
 from gluon_mgpu import Timer
-from gluon_mgpu.mxnet_setup.compat import np, npx
+from mxnet import np, npx
+
+npx.set_np()
 
 
 class Owl:

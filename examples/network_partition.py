@@ -27,9 +27,8 @@ larger than the formula, which assumes equal stages, devices that work strictly 
 from __future__ import annotations
 
 from flags import read_flags, run_example
-
 from gluon_mgpu import Timer, split_batch
-from gluon_mgpu.mxnet_setup.compat import autograd, gluon, np, npx
+from mxnet import autograd, gluon, np, npx
 
 loss = gluon.loss.SoftmaxCrossEntropyLoss()
 

@@ -14,15 +14,9 @@ from collections.abc import Callable
 
 import numpy
 from flags import read_flags, run_example
-
-from gluon_mgpu import scratch
-from gluon_mgpu.data.batches import BatchIterator
-from gluon_mgpu.mxnet_setup.compat import autograd, npx
-from gluon_mgpu.outputs.plot import Animator
+from gluon_mgpu import Animator, BatchIterator, Run, TrainingSetup, evaluate_accuracy_gpus, scratch
 from gluon_mgpu.scratch import get_params, init_params, lenet, loss, sgd
-from gluon_mgpu.settings.setup import TrainingSetup, with_settings
-from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
-from gluon_mgpu.training.run import Run
+from mxnet import autograd, npx
 
 
 def forward_backward(X, y, params, device):
@@ -40,7 +34,6 @@ def train_batch(X, y, params, device, lr, batch_size):
     return ls
 
 
-@with_settings('scratch')
 def train(num_gpus, batch_size, lr, **settings):
     setup = TrainingSetup('scratch', num_gpus, batch_size, lr, settings)
     (device,), (train_iter, test_iter), run = setup.devices, setup.data, setup.run

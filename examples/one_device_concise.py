@@ -12,15 +12,9 @@ The losses differ, because batch norm computes its statistics from each device's
 from __future__ import annotations
 
 from flags import read_flags, run_example
+from gluon_mgpu import Animator, TrainingSetup, concise, cross_entropy, evaluate_accuracy_gpus, resnet18
+from mxnet import autograd, gluon, init, npx
 from one_device import compare
-
-from gluon_mgpu import concise
-from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, npx
-from gluon_mgpu.networks.loss import cross_entropy
-from gluon_mgpu.networks.resnet import resnet18
-from gluon_mgpu.outputs.plot import Animator
-from gluon_mgpu.settings.setup import TrainingSetup, with_settings
-from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 
 
 def forward_backward(X, y, net, device, loss):
@@ -37,7 +31,6 @@ def train_batch(X, y, net, loss, trainer, device, batch_size):
     return ls
 
 
-@with_settings('concise')
 def train(num_gpus, batch_size, lr, **settings):
     setup = TrainingSetup('concise', num_gpus, batch_size, lr, settings)
     (device,), (train_iter, test_iter), run = setup.devices, setup.data, setup.run

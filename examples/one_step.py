@@ -36,12 +36,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from flags import read_flags, run_example
-
-from gluon_mgpu.base.text import counted
-from gluon_mgpu.mxnet_setup.compat import autograd, np, npx
-from gluon_mgpu.parallel.devices import Devices
-from gluon_mgpu.parallel.split import split_batch
+from gluon_mgpu import Devices, split_batch
 from gluon_mgpu.scratch import allreduce, get_params, init_params, lenet, loss, sgd, train_batch
+from mxnet import autograd, np, npx
 
 
 def bars() -> tuple:
@@ -147,7 +144,8 @@ def main(argv: list | None = None) -> None:
                 for name, function in (('with allreduce', allreduce), ('without allreduce', lambda data: None))}
         draw(runs, Path(args.out))
         for name, (differences, losses) in runs.items():
-            print(f'{counted(args.steps, "step")} {name}: replicas differ by {differences[-1]:.2g}, losses on {len(X)} '
+            steps = '1 step' if args.steps == 1 else f'{args.steps} steps'
+            print(f'{steps} {name}: replicas differ by {differences[-1]:.2g}, losses on {len(X)} '
                   'rows', *(f'{loss:.2f}' for loss in losses[-1]))
         print(f'picture: {args.out}')
 

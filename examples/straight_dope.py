@@ -4,7 +4,7 @@
     python examples/straight_dope.py --devices gpu:0-3
     python examples/straight_dope.py --train-size 60000 --epochs 5   # the text's table, with MNIST at hand
 
-`gluon_mgpu.data` finds or downloads MNIST. If that fails, the program says so and uses `glyphs`, images of letters. If
+`load_data` finds or downloads MNIST. If that fails, the program says so and uses `glyphs`, images of letters. If
 `--data-dir` or `GLUON_MGPU_DATA` names a folder, missing files are an error.
 
 Prints, with glyphs on two cores (numbers vary):
@@ -30,12 +30,8 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 from flags import read_flags, run_example
-
-from gluon_mgpu import Timer, accuracy, split_batch
-from gluon_mgpu.data import load_data
-from gluon_mgpu.data.folders import DownloadError
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, npx
-from gluon_mgpu.parallel.step import zero_grad
+from gluon_mgpu import DownloadError, Timer, accuracy, load_data, split_batch, zero_grad
+from mxnet import autograd, gluon, init, npx
 
 nn = gluon.nn
 loss = gluon.loss.SoftmaxCrossEntropyLoss()
@@ -43,7 +39,7 @@ loss = gluon.loss.SoftmaxCrossEntropyLoss()
 
 def make_net(devices: list):
     """Return the text's CNN, initialized on the devices."""
-    prefixes = MXNET_MAJOR < 2  # MXNet 2 has no prefixes
+    prefixes = hasattr(nn.Block, 'name_scope')  # not in MXNet 2
     net = nn.HybridSequential(prefix='cnn_') if prefixes else nn.HybridSequential()
     with net.name_scope() if prefixes else nullcontext():
         net.add(nn.Conv2D(20, 3, activation='relu'), nn.MaxPool2D(2, 2),  # (n, 1, 28, 28) -> (n, 20, 13, 13)

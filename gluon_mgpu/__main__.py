@@ -16,7 +16,7 @@ PROGRAMS = {  # name: (module with `main`, purpose)
     'export': ('programs.export', 'write an ONNX model, also from files of net.export'),
     'plot': ('outputs.plot', 'plot the accuracy of several runs'),
     'check': ('programs.check.__main__', 'compare your own training step with one device'),
-    'doctor': ('programs.doctor.report', 'check this machine'),
+    'doctor': ('programs.doctor.doctor_report', 'check this machine'),
     'devices': ('devices.gpus', 'list the GPUs and the CPU contexts'),
     'timeline': ('outputs.timeline.draw', 'plot a recorded step'),
 }

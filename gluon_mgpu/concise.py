@@ -21,9 +21,9 @@ from .networks.loss import cross_entropy
 from .networks.resnet import resnet18
 from .outputs.plot import Animator
 from .parallel import step
-from .parallel.devices import as_devices
+from .parallel.sharing import as_devices
 from .parallel.split import split_batch
-from .parallel.sync_batch_norm.network import SyncBatchNorm
+from .parallel.sync_batch_norm.synchronized import SyncBatchNorm
 from .settings.setup import TrainingSetup, with_settings
 from .training.evaluate import evaluate_accuracy_gpus
 from .training.run import Run
@@ -63,7 +63,7 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
     trainer : gluon.Trainer
         Made after the network was initialized on `devices`, in this order; it must sum the gradients.
     devices : list of mx.Context
-        Possibly `parallel.devices.Devices`, whose allreduce is not used, because the trainer sums the gradients. With
+        Possibly `parallel.sharing.Devices`, whose allreduce is not used, because the trainer sums the gradients. With
         parts, batch norm uses the rows of each part.
     """
     devices = as_devices(devices)  # equal shards for a plain list

@@ -25,7 +25,7 @@ from .networks.hybridized import hybridized
 from .networks.loss import cross_entropy
 from .outputs.plot import Animator
 from .parallel import step
-from .parallel.devices import as_devices
+from .parallel.sharing import as_devices
 from .parallel.split import split_batch
 from .settings.setup import TrainingSetup, with_settings
 from .training.evaluate import evaluate_accuracy_gpus
@@ -135,9 +135,9 @@ def forward_backward(X: np.ndarray, y: np.ndarray, device_params: list, devices:
 def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list, lr: float) -> list:
     """Train on one batch, split over the devices; does not block.
 
-    Returns the loss of each row, which `Run` reads later, as a list of arrays: one per device that got rows, and with
-    parts, one per part and device. Raises ValueError if `X` and `y` have different numbers of rows, if the parameters
-    are on other devices, and if the batch is empty and `devices` have no batch size.
+    Returns one array of losses for each device that got rows (with parts: for each part and device). Raises
+    ValueError if `X` and `y` have different numbers of rows, if the parameters are on other devices, and if the batch
+    is empty and `devices` have no batch size.
 
     Source: D2L 13.5.6, ``train_batch``. Here the batch may have any number of rows, and be trained in parts.
 
@@ -147,7 +147,7 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
     device_params : list of lists of np.ndarray
         The parameters on each device, from `get_params`. They are updated in place and stay equal on all devices.
     devices : list of mx.Context
-        Possibly `parallel.devices.Devices`, with shares, parts, another allreduce, or another divisor than the rows.
+        Possibly `parallel.sharing.Devices`, with shares, parts, another allreduce, or another divisor than the rows.
     """
     devices = as_devices(devices, allreduce)  # a plain list: equal shards. Devices may have another allreduce
     step.check_params(device_params, devices)  # otherwise zip would silently drop the shards of missing parameters

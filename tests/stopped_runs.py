@@ -2,7 +2,7 @@
 import signal
 
 from gluon_mgpu.base.program import Stopped
-from gluon_mgpu.checkpoints.callback import CheckpointCallback
+from gluon_mgpu.checkpoints.checkpoint_callback import CheckpointCallback
 from gluon_mgpu.mxnet_setup.compat import np
 from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.run import Callback, Run

@@ -137,8 +137,13 @@ def test_a_full_disk_after_the_measurement(tmp_path, monkeypatch, capsys, full_d
     assert list(out.iterdir()) == []
 
 
-def test_the_pictures_have_every_algorithm(tmp_path, figures, monkeypatch):
+@pytest.mark.parametrize('more', [(), ('a new one', 'another')])
+def test_the_pictures_have_every_algorithm(more, tmp_path, figures, monkeypatch):
     monkeypatch.setattr(allreduce_cost, 'write_picture', lambda figure, path: None)  # the test above writes them
+    for i, name in enumerate(more, len(ALGORITHMS)):
+        monkeypatch.setitem(ALGORITHMS, name, ALGORITHMS['ring'])
+        monkeypatch.setitem(COSTS, name, lambda k: ring(k))
+        monkeypatch.setitem(allreduce_cost.COLORS, name, f'C{i}')
     rows = [{'network': network, 'devices': 2, 'algorithm': algorithm, 'seconds': 1.0, 'busiest_bytes': 8}
             for network in SIZES for algorithm in ALGORITHMS]
     costs = {'alpha': 1.0, 'beta': 1.0, 'gradient_bytes': dict.fromkeys(SIZES, 4), 'measured': rows}

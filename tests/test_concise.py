@@ -11,7 +11,7 @@ from trainers import on_each_device, trainable
 
 from gluon_mgpu import concise
 from gluon_mgpu.mxnet_setup.compat import gluon, init, np, npx
-from gluon_mgpu.parallel.devices import Devices
+from gluon_mgpu.parallel.sharing import Devices
 from gluon_mgpu.training.run import Run
 
 

@@ -16,6 +16,8 @@ from types import SimpleNamespace
 import pytest
 from PIL import Image
 
+import gluon_mgpu
+from gluon_mgpu.settings.chapters import CHAPTERS
 from gluon_mgpu.training.history import EpochResult, write_history
 
 REPO = Path(__file__).parents[1]
@@ -132,6 +134,18 @@ def test_the_readme_is_short():
     assert text.count('![') <= 2
 
 
+def test_the_first_screen_of_the_readme():
+    """It shows one command, what it prints, and the step of scratch.py; ways to install come later."""
+    screen, *_ = (REPO / 'README.md').read_text().split('\n## ')
+    assert len(screen.splitlines()) <= 45
+    assert re.findall(r'^    ((?:make|python|pip|sudo) \S+)', screen, re.M) == ['make demo']
+    assert '\n    test acc: ' in screen and 'pip install' not in screen
+    lines = iter((REPO / 'gluon_mgpu' / 'scratch.py').read_text().splitlines())
+    step = textwrap.dedent(re.search('(?s)```python\n(.*?)```', screen)[1]).splitlines()
+    assert 8 <= len(step) <= 12
+    assert all(any(line.strip() == shown.strip() for line in lines) for shown in step), 'not the lines of scratch.py'
+
+
 def test_code_of_the_chapters_page_exists(hooks):
     page = (REPO / 'docs' / 'chapters.md').read_text()
     blocks = hooks.CODE.findall(page)
@@ -210,18 +224,41 @@ def test_changed_lines_ignore_comments_and_indentation(hooks):
 
 
 def test_the_api_has_every_public_name(hooks):
-    import gluon_mgpu
     title, names = hooks.api_pages()['api/index.md']
     assert sorted(names) == sorted(gluon_mgpu.__all__)
     section = '## gluon_mgpu.save_checkpoint\n\n::: gluon_mgpu.checkpoints.checkpoint.save\n'
     assert section in hooks.api_page(title, names)
 
 
-def test_pages_use_public_names_only():
-    pages = [*(REPO / 'docs').glob('*.md'), REPO / 'README.md']
-    deep = [f'{page.name}: {line}' for page in pages for line in page.read_text().splitlines()
-            if re.search(r'(?<!-m )\bgluon_mgpu\.(?!scratch|concise|git)[a-z]', line)]
-    assert deep == []
+def private_names(text):
+    """Return the names of the package in a text that are neither public nor chapters, nor commands such as -m NAME."""
+    names = re.findall(r'(?<!-m )\bgluon_mgpu\.(\w+)', text)
+    for imported in re.findall(r'\bfrom gluon_mgpu import ([\w, ]+)', text):
+        names += [name.split()[0] for name in imported.split(',')]
+    return sorted({*names} - {*gluon_mgpu.__all__, *CHAPTERS, 'git', 'NAME'})
+
+
+def test_private_names_are_found():
+    text = 'from gluon_mgpu.parallel.step import trained\nfrom gluon_mgpu import Timer as T, trained, scratch\n'
+    assert private_names(text) == ['parallel', 'trained']
+    assert private_names('python -m gluon_mgpu.mxnet_setup.arm64; gluon_mgpu.Timer, gluon_mgpu.scratch.train') == []
+
+
+def test_pages_and_examples_use_public_names_only():
+    """Also the exercises and notebooks, because readers copy from them."""
+    examples = [path for path in (REPO / 'examples').rglob('*') if path.suffix in ('.md', '.py', '.ipynb')]
+    files = [*(REPO / 'docs').glob('*.md'), REPO / 'README.md', *examples]
+    assert {'README.md', 'flags.py', 'common.py', 'one_step.ipynb'} < {path.name for path in files}
+    private = {path.name: names for path in files if (names := private_names(path.read_text()))}
+    assert private == {}
+
+
+def test_resnet18_gains_more_than_lenet_where_the_pages_say_so():
+    """The notebooks and docs/class.md refer to these numbers, because a short run on a busy machine can show others."""
+    page = (REPO / 'docs' / 'results.md').read_text().partition('## Two devices against one')[2]
+    lenet, resnet18 = (float(re.search(rf'^\| {name}, .* \| ([\d.]+) \(', page, re.M)[1])
+                       for name in ('LeNet', 'ResNet-18'))
+    assert 1 < lenet < resnet18 < 2
 
 
 def test_a_missing_function_is_an_error(hooks):

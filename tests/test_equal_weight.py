@@ -3,7 +3,7 @@ import numpy
 import pytest
 
 from gluon_mgpu import concise, scratch
-from gluon_mgpu.checkpoints.callback import CheckpointCallback
+from gluon_mgpu.checkpoints.checkpoint_callback import CheckpointCallback
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import gluon
 from gluon_mgpu.training.run import Run

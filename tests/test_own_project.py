@@ -18,7 +18,7 @@ from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np, 
 from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.parallel.clipping import ClippingTrainer
 from gluon_mgpu.parallel.split import split_and_load
-from gluon_mgpu.parallel.workers import Workers
+from gluon_mgpu.parallel.workers import ThisProcess
 from gluon_mgpu.training.parameters import by_name
 
 pytestmark = pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no networks of mx.nd')
@@ -241,7 +241,7 @@ def test_weights_from_pytorch(devices, tmp_path, monkeypatch):
 
 def test_many_machines_alone(semantics, devices, monkeypatch):
     """A single worker trains as without workers."""
-    workers = Workers()
+    workers = ThisProcess()
     workers.device = devices[0]
     module = type(sys)('horovod_workers')
     module.HorovodWorkers = lambda: contextlib.nullcontext(workers)

@@ -15,12 +15,14 @@ from gluon_mgpu.mxnet_setup import installation
 
 REPO = Path(__file__).parents[1]
 NAMES = [
-    'Accumulator', 'Animator', 'Callback', 'CheckpointCallback', 'Devices', 'HorovodWorkers', 'Residual', 'Run',
-    'SyncBatchNorm', 'Timer', 'accuracy', 'backward', 'check_data_parallel', 'draw_timeline', 'evaluate_accuracy_gpu',
-    'evaluate_accuracy_gpus', 'gradients', 'hybridized', 'in_parts', 'load_checkpoint', 'load_data',
-    'load_data_fashion_mnist', 'parameters_by_name', 'parse_devices', 'prepare_idle_devices', 'record_timeline',
-    'resnet18', 'ring', 'save_checkpoint', 'schedule', 'sgd', 'shard_rows', 'split_and_load', 'split_batch', 'star',
-    'to_onnx', 'train_batch_ch13', 'train_ch13', 'tree', 'try_all_gpus', 'try_gpu', 'zero_grad',
+    'Accumulator', 'Animator', 'BatchIterator', 'Callback', 'CheckpointCallback', 'Devices', 'DivergenceError',
+    'DownloadError', 'HorovodWorkers', 'Residual', 'Run', 'StaticSequential', 'SyncBatchNorm', 'Timer', 'Traffic',
+    'TrainingSetup', 'accuracy', 'backward', 'check_data_parallel', 'check_profiler', 'cross_entropy', 'draw_timeline',
+    'evaluate_accuracy_gpu', 'evaluate_accuracy_gpus', 'gradients', 'hybridized', 'in_parts', 'load_checkpoint',
+    'load_data', 'load_data_fashion_mnist', 'parameters_by_name', 'parse_devices', 'prepare_idle_devices',
+    'record_timeline', 'resnet18', 'ring', 'run_program', 'save_checkpoint', 'schedule', 'sgd', 'shard_rows',
+    'split_and_load', 'split_batch', 'star', 'to_onnx', 'train_batch_ch13', 'train_ch13', 'tree', 'try_all_gpus',
+    'try_gpu', 'zero_grad',
 ]
 
 
@@ -139,6 +141,11 @@ def test_every_import_points_down():
         up += [f'{path.name} in {here} imports {name}' for name in imports_of(path)
                if name != here and level[name] <= level[here]]
     assert up == []
+
+
+def test_no_two_modules_have_the_same_name():
+    names = [path.name for path in (REPO / 'gluon_mgpu').rglob('*.py') if not path.name.startswith('__')]
+    assert len(names) > 50 and sorted(names) == sorted({*names})
 
 
 def test_init_files_hold_no_logic():

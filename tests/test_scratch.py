@@ -8,7 +8,7 @@ from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.devices import gpus, lists
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, npx
-from gluon_mgpu.parallel.devices import Devices
+from gluon_mgpu.parallel.sharing import Devices
 from gluon_mgpu.training.run import Run
 
 BATCHES = [24, 23, 24, 7, 3, 2, 1, 24, 5, 24]  # rows; 10 steps

@@ -18,7 +18,7 @@ from gluon_mgpu.networks.static_shapes import StaticSequential
 from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.parallel.step import backward, zero_grad
-from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
+from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 
 nn = gluon.nn

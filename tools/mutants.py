@@ -27,7 +27,7 @@ from typing import Any
 
 REPO = Path(__file__).resolve().parents[1]
 FOLDERS = ('parallel', 'training', 'checkpoints', 'networks', 'data')
-WHOLE = ('tests/test_as_plain_gluon.py', 'tests/test_concise.py', 'tests/test_scratch.py')
+WHOLE = ('tests/test_training_programs.py', 'tests/test_concise.py', 'tests/test_scratch.py')
 PAIRS = ((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot), (ast.In, ast.NotIn),
          (ast.Add, ast.Sub), (ast.Mult, ast.Div), (ast.And, ast.Or))
 SWAPS: dict[type, type] = {a: b for pair in PAIRS for a, b in (pair, pair[::-1])} | {ast.FloorDiv: ast.Mult}

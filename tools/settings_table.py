@@ -26,9 +26,8 @@ def row(setting: Setting) -> str:
         text += f': [{setting.page.partition(".")[0].strip("#").replace("-", " ")}]({setting.page})'
     if len(setting.chapters) < len(CHAPTERS):
         text = f'{", ".join(f"`{chapter}`" for chapter in setting.chapters)} only: {text}'
-    rule = ('fixed' if setting.on_resume == 'fixed' else 'kept') if setting.kept else 'not kept'
-    return f'| `{setting.flag}{" " + metavar if metavar else ""}` | {default(setting)} | {text} | {rule} |\n'.replace(
-        'auto|PATH', 'auto\\|PATH')
+    flag = f'{setting.flag}{" " + metavar if metavar else ""}'.replace('auto|PATH', 'auto\\|PATH')
+    return f'| `{flag}` | {default(setting)} | {text} | {setting.on_resume} |\n'
 
 
 def default(setting: Setting) -> str:

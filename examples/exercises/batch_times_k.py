@@ -26,11 +26,7 @@ import math
 from statistics import median
 
 from common import part_of, read_flags, run_example
-
-from gluon_mgpu import scratch
-from gluon_mgpu.training.epoch import DivergenceError
-from gluon_mgpu.training.run import Callback, Run
-from gluon_mgpu.training.schedules import schedule
+from gluon_mgpu import Callback, DivergenceError, Run, schedule, scratch
 
 
 class Reached(Exception):  # noqa: N818

@@ -10,11 +10,8 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
 from flags import read_flags, run_example
-
-from gluon_mgpu import Timer
-from gluon_mgpu.base.arguments import integer
-from gluon_mgpu.data import load_data
-from gluon_mgpu.mxnet_setup.compat import npx
+from gluon_mgpu import Timer, load_data
+from mxnet import npx
 
 __all__ = ['available', 'median_seconds', 'part_of', 'read_flags', 'run_example']
 
@@ -39,7 +36,8 @@ def median_seconds(*functions: Callable, rounds: int = 5, until_done: bool = Tru
 def part_of(dataset: str, batch_size: int, train_size: int, test_size: int) -> tuple:
     """Return the batches of the first training and test images of a dataset; raise ValueError if it has fewer."""
     train_iter, test_iter = load_data(available(dataset), batch_size, train_size=train_size)
-    integer('test_size', test_size, 1, test_iter.num_rows)
+    if test_size > test_iter.num_rows:
+        raise ValueError(f'test_size {test_size}: must be at most {test_iter.num_rows}, the test images of {dataset}')
     batches = list(islice(test_iter, -(-test_size // batch_size)))  # rounded up
     X, y = batches[-1]
     rows_of_last = test_size - batch_size * (len(batches) - 1)

@@ -26,8 +26,9 @@ from functools import partial
 
 import numpy
 from common import median_seconds, read_flags, run_example
+from mxnet import np, npx
 
-from gluon_mgpu.mxnet_setup.compat import np, npx
+npx.set_np()
 
 
 def branch(A, W, times: int):

@@ -22,9 +22,10 @@ from __future__ import annotations
 from statistics import median
 
 from common import median_seconds, read_flags, run_example
-
 from gluon_mgpu import Timer
-from gluon_mgpu.mxnet_setup.compat import np, npx
+from mxnet import np, npx
+
+npx.set_np()
 
 SIZES = (1, 16, 64, 128, 256)
 

@@ -22,9 +22,8 @@ from itertools import accumulate
 from pathlib import Path
 
 from common import median_seconds, read_flags, run_example
-
-from gluon_mgpu.mxnet_setup.compat import np
-from gluon_mgpu.outputs.timeline.record import check_profiler, record
+from gluon_mgpu import check_profiler, record_timeline
+from mxnet import np
 
 
 def in_a_row(X) -> None:
@@ -43,7 +42,7 @@ def independent(Xs: list) -> None:
 def at_the_same_time(function) -> int:
     """Return the largest number of operations that ran at the same time."""
     with tempfile.TemporaryDirectory() as folder:
-        events = record(function, Path(folder) / 'trace.json')
+        events = record_timeline(function, Path(folder) / 'trace.json')
     starts_and_ends = sorted([(e.start, 1) for e in events] + [(e.start + e.duration, -1) for e in events])
     return max(accumulate(change for _, change in starts_and_ends))
 

@@ -19,10 +19,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from common import part_of, read_flags, run_example
-
-from gluon_mgpu import scratch
-from gluon_mgpu.training.epoch import DivergenceError
-from gluon_mgpu.training.run import Run
+from gluon_mgpu import DivergenceError, Run, scratch
 
 RATES = (0.1, 0.2, 0.4, 0.8)
 

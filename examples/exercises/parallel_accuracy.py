@@ -20,11 +20,9 @@ devices' accuracies would be wrong whenever shards differ in size.
 from __future__ import annotations
 
 from common import median_seconds, part_of, read_flags, run_example
-
-from gluon_mgpu import evaluate_accuracy_gpus
-from gluon_mgpu.mxnet_setup.compat import npx
-from gluon_mgpu.parallel.devices import Devices
+from gluon_mgpu import Devices, evaluate_accuracy_gpus
 from gluon_mgpu.scratch import get_params, init_params, lenet
+from mxnet import npx
 
 SPLITS = ('1', '1,1', '3,1', '1,1,1,1', '9,4,2,1')
 

@@ -15,10 +15,7 @@ Prints, on two CPU contexts:
 from __future__ import annotations
 
 from common import part_of, read_flags, run_example
-
-from gluon_mgpu import concise
-from gluon_mgpu.training.epoch import DivergenceError
-from gluon_mgpu.training.run import Run
+from gluon_mgpu import DivergenceError, Run, concise
 
 
 def accuracies(batch_size: int, lr: float, args) -> list[float]:

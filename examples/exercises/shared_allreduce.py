@@ -22,11 +22,9 @@ wherever parameters begin, and sends and receives 4 (k - 1) / k arrays, as in a 
 from __future__ import annotations
 
 from common import median_seconds, read_flags, run_example
-
-from gluon_mgpu.data.shards import shard_rows
-from gluon_mgpu.mxnet_setup.compat import np
-from gluon_mgpu.parallel.allreduce import Traffic, ring, star, tree
+from gluon_mgpu import Traffic, ring, shard_rows, star, tree
 from gluon_mgpu.scratch import init_params
+from mxnet import np
 
 
 def sum_on(hub: int, parts: list, traffic: Traffic) -> None:

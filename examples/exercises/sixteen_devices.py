@@ -22,49 +22,44 @@ its own 2 rows. In both, one Python thread starts the work of all devices, so th
 from __future__ import annotations
 
 from common import part_of, read_flags, run_example
-
-from gluon_mgpu import Timer, concise, scratch
-from gluon_mgpu.base.text import counted
-from gluon_mgpu.mxnet_setup.compat import gluon, init, npx
-from gluon_mgpu.networks.loss import cross_entropy
-from gluon_mgpu.networks.resnet import resnet18
-from gluon_mgpu.parallel.step import trained
-from gluon_mgpu.training.parameters import copies, with_grad_req
+from gluon_mgpu import Timer, concise, cross_entropy, resnet18, scratch
+from mxnet import gluon, init, npx
 
 
 def lenet_on(devices: list) -> tuple:
-    """Return LeNet's parameters on each device, and a function that trains them on one batch."""
+    """Return a function that returns the copies of each of LeNet's parameters, and one that trains on one batch."""
     params = scratch.init_params()
     device_params = [scratch.get_params(params, device) for device in devices]
-    return device_params, lambda X, y: scratch.train_batch(X, y, device_params, devices, 0.2)
+    return lambda: zip(*device_params), lambda X, y: scratch.train_batch(X, y, device_params, devices, 0.2)
 
 
 def resnet18_on(devices: list) -> tuple:
-    """Return ResNet-18 on the devices, and a function that trains it on one batch."""
+    """Return the same functions for ResNet-18."""
     net = resnet18(10)
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices)
     net.hybridize(static_alloc=True, static_shape=True)
-    trainer = gluon.Trainer(trained(net), 'sgd', {'learning_rate': 0.1})
-    return net, lambda X, y: concise.train_batch(X, y, net, cross_entropy, trainer, devices)
+    # Not batch norm's statistics, which have no gradients, and differ between devices
+    params = [param for param in net.collect_params().values() if param.grad_req != 'null']
+    trainer = gluon.Trainer(params, 'sgd', {'learning_rate': 0.1})
+    return (lambda: [param.list_data() for param in params],
+            lambda X, y: concise.train_batch(X, y, net, cross_entropy, trainer, devices))
 
 
 def train(network, devices: list, batches: list) -> tuple[list, float]:
     """Train on the batches; return each parameter's replicas as NumPy arrays, and the seconds to start a step."""
     npx.random.seed(0)
-    (net, train_batch), timer = network(devices), Timer()
+    (copies, train_batch), timer = network(devices), Timer()
     for X, y in batches:
         npx.waitall()  # then `train_batch` does not wait for earlier work; CPU contexts still share the cores
         timer.start()
         train_batch(X, y)
         timer.stop()
-    own = with_grad_req(net, 'null')  # batch norm's, which differ between devices
-    params = [[array.asnumpy() for array in arrays] for name, arrays in copies(net).items() if name not in own]
-    return params, min(timer.times[1:])
+    return [[array.asnumpy() for array in arrays] for arrays in copies()], min(timer.times[1:])
 
 
 def compare(name: str, network, devices: list, steps: int, batch_size: int, dataset: str) -> None:
     """Train on one device and on all; print the time to start a step, and how far the parameters differ."""
-    print(f'{name}, {counted(steps, "step")} of {batch_size} rows')
+    print(f'{name}, {steps} steps of {batch_size} rows')
     batches = list(part_of(dataset, batch_size, steps * batch_size, batch_size)[0])
     one, seconds = train(network, devices[:1], batches)
     print(f'  1 device: starting a step takes {1e3 * seconds:.1f} ms')

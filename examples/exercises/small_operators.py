@@ -22,8 +22,9 @@ import subprocess
 import sys
 
 from common import median_seconds, read_flags, run_example
+from mxnet import np, npx
 
-from gluon_mgpu.mxnet_setup.compat import np, npx
+npx.set_np()
 
 SIZES = (16, 1024, 16384, 262144)
 

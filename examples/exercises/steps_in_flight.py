@@ -27,14 +27,9 @@ from itertools import islice
 from pathlib import Path
 
 from common import available, part_of, read_flags, run_example
-
-from gluon_mgpu import Timer
-from gluon_mgpu.base.text import counted
-from gluon_mgpu.devices import devices_text, parse_devices
-from gluon_mgpu.mxnet_setup.compat import npx
-from gluon_mgpu.outputs.timeline.draw import draw
-from gluon_mgpu.outputs.timeline.record import check_profiler, record
+from gluon_mgpu import Timer, check_profiler, draw_timeline, parse_devices, record_timeline
 from gluon_mgpu.scratch import get_params, init_params, train_batch
+from mxnet import npx
 
 LIMITS = (0, 1, 2, -1)  # -1: unlimited
 
@@ -87,8 +82,9 @@ def measure(devices: str, limit: int, args: dict) -> tuple:
         path = picture(args['out'], limit)
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as folder:
-            events = record(lambda: train(devices, device_params, islice(train_iter, 6), limit), f'{folder}/trace.json')
-        draw(events, path, f'6 steps; in flight: {name_of(limit)}')
+            events = record_timeline(lambda: train(devices, device_params, islice(train_iter, 6), limit),
+                                     f'{folder}/trace.json')
+        draw_timeline(events, path, f'6 steps; in flight: {name_of(limit)}')
     return ended, done, more, digest
 
 
@@ -97,9 +93,9 @@ def main(argv: list | None = None) -> None:
     args.dataset = available(args.dataset)
     if args.out:
         check_profiler(args.devices)
-    devices = devices_text(args.devices)
+    devices = ','.join(f'{device.device_type}:{device.device_id}' for device in args.devices)
     flags = {name: getattr(args, name) for name in ('batch_size', 'steps', 'dataset', 'out')}
-    print(f'LeNet, {counted(args.steps, "step")} of {args.batch_size} rows')
+    print(f'LeNet, {args.steps} {"step" if args.steps == 1 else "steps"} of {args.batch_size} rows')
     print('steps in flight  loop ends after  done after  more memory')
     digests = set()
     for limit in LIMITS:

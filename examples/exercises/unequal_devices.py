@@ -29,10 +29,9 @@ import sys
 from pathlib import Path
 
 from common import median_seconds, part_of, read_flags, run_example
-
-from gluon_mgpu.mxnet_setup.compat import np, npx
-from gluon_mgpu.parallel.devices import Devices
+from gluon_mgpu import Devices
 from gluon_mgpu.scratch import get_params, init_params, train_batch
+from mxnet import np, npx
 
 
 def thread_of(device) -> int:

@@ -15,8 +15,9 @@ to do, also for work that has nothing to do with the result, such as the next ba
 from __future__ import annotations
 
 from common import median_seconds, read_flags, run_example
+from mxnet import np, npx
 
-from gluon_mgpu.mxnet_setup.compat import np, npx
+npx.set_np()
 
 
 def chains(Xs: list, times: int) -> list:

@@ -158,9 +158,11 @@ print('test accuracy after each epoch, on two devices:', *(f'{a:.3f}' for a in a
 print(f'two devices are {seconds_on_one / seconds_on_two:.2f} times as fast as one')
 
 # %% [markdown]
-# Two things differ from LeNet. ResNet-18 computes much for each gradient that it exchanges, so a second device gains
-# more. And batch norm computes mean and variance from the rows of its own device, here 16 instead of 32, so two devices
-# take other steps than one, and the accuracies differ more.
+# This is the speed of one short run; it depends on what else the machine does. Two things differ from LeNet. ResNet-18
+# computes more for each gradient that it exchanges, so [with an idle core for each
+# device](../../docs/results.md#two-devices-against-one), a second one gains more. And batch norm computes mean and
+# variance from the rows of its own device, here 16 instead of 32, so two devices take other steps than one, and the
+# accuracies differ more.
 #
 # ## Things to Try
 #

@@ -20,7 +20,7 @@ import safetensors.numpy
 from ..base.arguments import is_count, is_number
 from ..base.files import open_file, write_atomically
 from ..mxnet_setup.compat import npx
-from ..parallel.workers import Workers
+from ..parallel.workers import ThisProcess, Workers
 from ..training.parameters import check_initialized, create_deferred, unregistered
 from . import state
 from .state import CheckpointError
@@ -67,7 +67,7 @@ def snapshot(net: Any, trainer: Any = None, workers: Workers | None = None) -> S
     # Reading waits for an array, except for running statistics under ``hybridize(static_shape=True)``
     _warn_if_unregistered(net, stacklevel=4)  # shows the caller of `save`
     arrays = {key: per_device if key.startswith('gradients/') else _merge_equal(per_device)  # gradients are summed
-              for key, per_device in state.collect_network(net, workers or Workers()).items()}
+              for key, per_device in state.collect_network(net, workers or ThisProcess()).items()}
     record: dict[str, Any] = {}
     if trainer is not None:
         record['optimizer'], states = state.collect_optimizer(trainer, net)
@@ -94,7 +94,7 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, log: Callable[[
     workers : Workers, optional
         Rank 0 reads the file for all workers, whose devices count together. An error there is a `JobError` on all.
     """
-    workers = workers or Workers()
+    workers = workers or ThisProcess()
     record, arrays = workers.on_rank_0(lambda: read(path))
     parameters = {key.partition('/')[2]: kept for key, kept in arrays.items() if key.startswith('parameters/')}
     _warn_if_unregistered(net, stacklevel=3)

@@ -169,7 +169,7 @@ def replacement(extra: str) -> str:
 
 
 def _pip(extra: str) -> str:
-    """Return the command that installs an MXNet build, in a checkout with this package, as in README.md."""
+    """Return the command that installs an MXNet build, in a checkout with this package, as in docs/devices.md."""
     # Never by this package's name: no index has it, so a stranger could publish a package under it
     pip, root = _pip_command(), Path(__file__).parents[2]
     if (root / 'pyproject.toml').exists():

@@ -53,4 +53,4 @@ def write_plain_numbers(numpy: ModuleType) -> None:
 
     Text.register(str)  # for isinstance
     for module in filter(None, map(sys.modules.get, MODULES)):
-        vars(module)['str'] = Text
+        vars(module)['str'] = Text  # MXNet calls str() on each value, and has no other place to change that

@@ -7,9 +7,9 @@ from typing import Any
 
 from ..data.shards import shard_rows
 from ..mxnet_setup.compat import autograd, fill, gluon, npx, trainer_devices
-from .devices import Devices
+from .sharing import Devices
 from .split import check_rows, rows_of
-from .sync_batch_norm.network import SyncBatchNorm
+from .sync_batch_norm.synchronized import SyncBatchNorm
 
 
 def in_parts(forward_backward: Callable, X: Any, y: Any, net: Any, devices: Devices, *args: Any) -> list:
@@ -133,7 +133,7 @@ def check_params(device_params: list, devices: list) -> None:
 
 
 def prepare_trainer(trainer: gluon.Trainer, devices: list) -> None:
-    """Check a Trainer, and mark all gradients as not yet written if its key-value store updates; does not block.
+    """Check the Trainer and mark all gradients as not yet written; does not block.
 
     Raises ValueError unless it sums gradients and is, with its parameters, on `devices`, in the same order.
     """

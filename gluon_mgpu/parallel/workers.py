@@ -15,7 +15,10 @@ SAME_PROGRAM = 'start all workers with the same program, flags, versions and dat
 
 
 class Workers:
-    """The processes that train together, seen from this one, `rank` of `size`; `signals` are as `StopSignals`."""
+    """The processes that train together, seen from this one, `rank` of `size`; `signals` are as `StopSignals`.
+
+    The methods are those of a process alone; `HorovodWorkers` overrides what exchanges something.
+    """
 
     rank, size = 0, 1
     hosts: Sequence[str] = ('',)  # machine of each worker
@@ -128,6 +131,10 @@ class Workers:
 
     def _name(self, rank: int) -> str:
         return f'worker {rank} ({self.hosts[rank]})'
+
+
+class ThisProcess(Workers):
+    """This process alone, the only worker."""
 
 
 def checksum(arrays: Iterable) -> int:

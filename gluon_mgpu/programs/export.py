@@ -15,9 +15,9 @@ from ..base.flags import Parser, path
 from ..base.text import print_text
 from ..checkpoints.run_folder import check_links
 from ..mxnet_setup.compat import mx
-from ..outputs.onnx_model.files import load_files
+from ..outputs.onnx_model.symbol_files import load_files
 from ..outputs.onnx_model.writing import check_path, write_model
-from ..settings.chapters import CHAPTERS
+from ..settings.chapters import chapter_of
 from .load_run import load_run, place_of, run_to_load
 
 DTYPES = 'float32', 'int32', 'int64', 'uint8'  # of examples
@@ -57,7 +57,7 @@ def to_onnx(net: Any, path: str | os.PathLike, *examples: Any, input_names: Sequ
     elif input_names or output_names or param_names or batch_axis:
         raise ValueError('names and batch_axis are for a network with examples: pass an example of each input')
     else:
-        CHAPTERS['scratch' if isinstance(net, (list, tuple)) else 'concise'].write_model(net, path, log)
+        chapter_of(net).write_model(net, path, log)
 
 
 def main(argv: list | None = None) -> int:

@@ -73,7 +73,7 @@ def place_of(metadata: dict) -> str:
 def load_run(found: Path, config: dict, devices: list) -> Any:
     """Load what `run_to_load` found: parameters as a list for each device, or a Gluon block; blocks."""
     chapter = CHAPTERS[config['chapter']]
-    net = chapter.untrained(chapter.module, config)
+    net = chapter.make_net(chapter.module, config)
     if chapter.forward:
         net = [[param.copyto(device) for param in net] for device in devices]
     else:

@@ -16,7 +16,7 @@ class Chapter:
     name: str
     network: str  # its name for people
     purpose: str  # of the program
-    untrained: Callable[[Any, dict], Any]  # (module, configuration of a run) -> a Gluon block, or parameters as a list
+    make_net: Callable[[Any, dict], Any]   # (module, configuration of a run) -> a Gluon block, or parameters as a list
     own: Sequence[str] = ()                # the settings that not all chapters have
     defaults: dict[str, Any] = field(default_factory=dict)  # where they differ from the declarations of the settings
     forward: str = ''                      # for a list: the function of (X, params) in the module
@@ -35,7 +35,7 @@ class Chapter:
         return lambda X: forward(X, params_on[X.ctx])
 
     def write_model(self, net: Any, path: Any, log: Callable[[str], None]) -> None:
-        """Write a network of this chapter as an ONNX model, in float32; of several lists, the first counts; blocks."""
+        """Write the network as float32 ONNX; blocks. Given one list of parameters per device, the first is used."""
         import numpy
 
         from ..networks.resnet import in_float32
@@ -48,11 +48,23 @@ class Chapter:
                     input_names=['images'], output_names=['scores'], param_names=self.param_names, log=log)
 
 
+def _lenet(scratch: Any, config: dict) -> list:
+    return scratch.init_params()
+
+
+def _resnet18(concise: Any, config: dict) -> Any:
+    return concise.resnet18(10, config['dtype'])
+
+
 CHAPTERS = {chapter.name: chapter for chapter in (
-    Chapter('scratch', 'LeNet', 'train LeNet, implemented from scratch (D2L 13.5)',
-            lambda scratch, config: scratch.init_params(), own=('allreduce',), defaults={'lr': 0.2}, forward='lenet',
-            param_names=('W1', 'b1', 'W2', 'b2', 'W3', 'b3', 'W4', 'b4')),
+    Chapter('scratch', 'LeNet', 'train LeNet, implemented from scratch (D2L 13.5)', _lenet, own=('allreduce',),
+            defaults={'lr': 0.2}, forward='lenet', param_names=('W1', 'b1', 'W2', 'b2', 'W3', 'b3', 'W4', 'b4')),
     # The book trains ResNet-18 on two GPUs with 512 and 0.2, to give each GPU 256 rows
     Chapter('concise', 'ResNet-18', "train ResNet-18 with Gluon's Trainer (D2L 13.6)",
-            lambda concise, config: concise.resnet18(10, config['dtype']), own=('dtype', *OF_TRAINER, 'net')),
+            _resnet18, own=('dtype', *OF_TRAINER, 'net')),
 )}
+
+
+def chapter_of(net: Any) -> Chapter:
+    """Return the chapter of a trained network: lists of parameters are LeNet's, and a block is a ResNet-18."""
+    return CHAPTERS['scratch'] if isinstance(net, (list, tuple)) else CHAPTERS['concise']

@@ -14,7 +14,7 @@ from ..base.flags import Parser, quoted
 from ..base.machine import num_cores, versions
 from ..base.program import Stopped, run_program, show, warn
 from ..base.text import counted
-from ..checkpoints.callback import CheckpointCallback
+from ..checkpoints.checkpoint_callback import CheckpointCallback
 from ..checkpoints.run_folder import check_free, claim_folder, this_process
 from ..data import load_data
 from ..devices import devices_words
@@ -23,7 +23,7 @@ from ..mxnet_setup.runtime import environment
 from ..outputs.onnx_model.writing import check_path
 from ..outputs.plot import AccuracyCurve
 from ..outputs.timeline.record import Timeline, check_profiler
-from ..parallel.devices import Devices
+from ..parallel.sharing import Devices
 from ..parallel.workers import Workers
 from ..training.callback import Callback, Patience, epochs_since_best
 from ..training.evaluate import evaluate_accuracy_gpus
@@ -63,7 +63,7 @@ class Job:
         """Do all steps of a command, together with the other workers; `on_rank_0` calls a function on rank 0 only."""
         # Each call of `workers` waits for all of them, and sends an error of one, or the result of rank 0, to all
         workers = self.workers
-        # 1. First, because with other flags, workers could take other steps below and deadlock. Platforms may differ
+        # 1. Compare flags first: workers with different flags would deadlock later. The platform may differ
         workers.check_equal({**versions(), 'platform': '', 'chapter': self.chapter.name,
                              **{ALL[name].flag: value for name, value in self.settings.items()}})
         if self.settings['resume']:

@@ -21,7 +21,8 @@ AUTO = 'auto'
 ROWS = {'train_digest': ('training', '--train-size'), 'validation_digest': ('validation', '--train-size'),
         'test_digest': ('test', '--test-size')}
 # Entries of config.json whose changes are not worth a note
-FREE = ('run_id', 'process', 'resumed', *ROWS, *(name for name, setting in ALL.items() if setting.on_resume == 'free'))
+NOT_NOTED = ('run_id', 'process', 'resumed', *ROWS,
+             *(name for name, setting in ALL.items() if setting.on_resume == 'not kept'))
 
 
 class ResumedRun(NamedTuple):
@@ -110,7 +111,7 @@ def resumed_settings(chapter: str, resumed: ResumedRun, given: dict) -> dict:
     elif given.keys() & {'num_gpus', 'devices'}:
         dropped |= {'devices', 'shares'}
     for setting in flags_of(chapter):
-        if setting.kept and setting.name in before and setting.name not in dropped:
+        if setting.on_resume != 'not kept' and setting.name in before and setting.name not in dropped:
             value = before[setting.name]
             if setting.name == 'devices' and isinstance(value, list):
                 value = devices_text(value)  # each once; workers may have devices of the same name
@@ -152,7 +153,7 @@ def record_resume(resumed: ResumedRun, now: dict) -> dict[str, list]:
         rows = now['train_size'] - (now['validation_size'] or 0)
         check_position(resumed, -(-rows // now['batch_size']))
     changed = {name: [before.get(name), value] for name, value in now.items()
-               if name not in FREE and before.get(name) != value}
+               if name not in NOT_NOTED and before.get(name) != value}
     note = {'from': resumed.checkpoint.name if resumed.checkpoint else None,
             'time': time.strftime('%Y-%m-%d %H:%M:%S'), 'changed': changed}
     run_folder.write_config(resumed.folder, {**now, 'resumed': [*before.get('resumed', []), note]})

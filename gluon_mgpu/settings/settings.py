@@ -13,7 +13,7 @@ from ..data import DATASETS
 from ..devices.lists import MAX_DEVICES, check_devices, devices_text
 from ..networks.precision import DTYPES, check_dtype
 from ..parallel.allreduce import ALGORITHMS
-from ..parallel.devices import Devices
+from ..parallel.sharing import Devices
 from ..parallel.split import check_shares
 from ..training.run import Run
 from ..training.schedules import SCHEDULES
@@ -24,7 +24,7 @@ from .chapters import CHAPTERS, Chapter
 class Setting:
     """A setting of all chapters, or of those that name it as their own."""
 
-    name: str           # as an argument of `train` and in config.json; the flag has hyphens, that of a bool an opposite
+    name: str           # argument and config key. Flag: `--` with hyphens. A bool also gets `--no-...`
     help: str = ''
     default: Any = None  # a chapter may have another one; None is always valid for a setting with this default
     check: Callable[[str, Any], Any] = lambda name, value: value  # the value; ValueError with name, value and rule
@@ -36,9 +36,8 @@ class Setting:
     page: str = ''               # of docs/
     accepts: str = ''            # the types that `train` accepts, if more than `kind` and that of the default
     # 'fixed': a resumed run cannot change it, because another value would be another problem to solve: other data,
-    # another network or another objective. 'recorded': config.json notes a change. 'free': it does not affect training
-    on_resume: str = 'recorded'
-    kept: bool = True            # a resumed run keeps the value if the flag is left out
+    # another network or another objective. 'kept': it keeps the value if the flag is left out. 'not kept'
+    on_resume: str = 'kept'
 
     @property
     def chapters(self) -> list[str]:
@@ -71,7 +70,7 @@ class Setting:
 
     def from_flag(self, word: str) -> Any:
         """Return the value of a flag, for argparse; 'none' removes the recorded one if the default is None."""
-        if word == 'none' and self.default is None and self.kept:
+        if word == 'none' and self.default is None and self.on_resume != 'not kept':
             return None
         return checked_flag(self.checked, kind=self.kind)(word)
 
@@ -97,7 +96,8 @@ def _run(name: str, value: Any) -> Run:
 # Arguments of `train`, and flags
 SHARED = (
     Setting('num_gpus', 'number of devices: GPUs, or CPU contexts on a machine without GPUs',
-            check=_from(1, MAX_DEVICES), kind=int, default_text='2, or 1 on a machine with one GPU', kept=False),
+            check=_from(1, MAX_DEVICES), kind=int, default_text='2, or 1 on a machine with one GPU',
+            on_resume='not kept'),
     Setting('devices', "names of devices: 'gpu:0,gpu:1', 'cpu:0-3', 'gpu:all' (NVIDIA GPUs), 'cpu:all' (one CPU "
             'context per core)', check=_devices, metavar='LIST', accepts='Sequence[Context] | str',
             default_text='the first, as many as --num-gpus', page='devices.md#naming-devices'),
@@ -146,30 +146,30 @@ FLAGS = (
             choices=DATASETS, on_resume='fixed', page='#data'),
     Setting('data_dir', 'folder with fashion-mnist/ and mnist/; nothing is downloaded', check=full_path, metavar='DIR',
             default_text='$GLUON_MGPU_DATA; if that is not set, ~/.cache/gluon-mgpu, into which they are downloaded',
-            on_resume='free', page='#data'),
+            page='#data'),
     Setting('train_size', 'use only the first N training images', check=_from(1), kind=int, default_text='all'),
     Setting('test_size', 'evaluate on the first N test images only', check=_from(1), kind=int, default_text='all'),
-    Setting('validation_size', 'hold out the last N training images; each epoch evaluates these, and the test images '
-            'are evaluated once, at the end', check=_from(1), kind=int, default_text='none', on_resume='fixed',
+    Setting('validation_size', 'hold out the last N training images and evaluate these after each epoch, and the test '
+            'images once, at the end', check=_from(1), kind=int, default_text='none', on_resume='fixed',
             page='checkpoints.md#the-best-epoch'),
     Setting('out_dir', 'new folder for the results', check=full_path, metavar='DIR',
-            default_text='runs/CHAPTER-DATE-TIME', on_resume='free', kept=False),
+            default_text='runs/CHAPTER-DATE-TIME', on_resume='not kept'),
     Setting('checkpoint_every', 'write a checkpoint every STEPS batches and at the end', check=_from(1), kind=int,
             metavar='STEPS', default_text='after every epoch', page='checkpoints.md'),
     Setting('resume', 'resume the run in a folder or from one of its checkpoints; auto: resume the run in --out-dir, '
-            'or start it', check=full_path, metavar='auto|PATH', on_resume='free', kept=False, page='checkpoints.md'),
+            'or start it', check=full_path, metavar='auto|PATH', on_resume='not kept', page='checkpoints.md'),
     Setting('keep_best', 'keep the checkpoint of the epoch with the best accuracy as well', False, kind=bool,
             page='checkpoints.md#the-best-epoch'),
     Setting('require_checkpoint', 'end the run if a checkpoint cannot be written, instead of a warning', False,
             kind=bool, page='checkpoints.md'),
     Setting('export', 'write the trained network as an ONNX model', check=full_path, metavar='MODEL.onnx',
-            on_resume='free', page='export.md'),
+            page='export.md'),
     Setting('timeline', 'profile some training steps and plot the one of median duration in timeline.png', False,
-            kind=bool, on_resume='free', page='timeline.md'),
-    Setting('plot', 'draw accuracy.png', True, kind=bool, on_resume='free'),
+            kind=bool, page='timeline.md'),
+    Setting('plot', 'draw accuracy.png', True, kind=bool),
     Setting('horovod', 'train as one worker of a job started by horovodrun, mpirun or srun; each worker has one device',
-            False, kind=bool, kept=False, page='many-machines.md'),
-    Setting('quiet', 'print only the summary and warnings', False, kind=bool, on_resume='free'),
+            False, kind=bool, on_resume='not kept', page='many-machines.md'),
+    Setting('quiet', 'print only the summary and warnings', False, kind=bool),
 )
 ALL = {setting.name: setting for setting in (*SHARED, *ARGUMENTS, *FLAGS)}
 

@@ -13,7 +13,7 @@ from ..devices import check_devices, devices_from, parse_devices
 from ..devices.gpus import num_mxnet_gpus, why_no_gpus
 from ..mxnet_setup.compat import gluon
 from ..parallel.allreduce import star
-from ..parallel.devices import Devices
+from ..parallel.sharing import Devices
 from ..parallel.workers import Workers
 from ..training.run import Run
 from .settings import arguments_of, check_settings, check_together
@@ -75,7 +75,9 @@ def check_arguments(chapter: str, arguments: dict) -> dict:
 class TrainingSetup:
     """The devices, data, run and settings of one training, from the arguments of ``train``, which are checked first.
 
-    `allreduce` is for devices that have no other.
+    `chapter` is the one whose `settings` are taken, ``'scratch'`` or ``'concise'``; those left out have its defaults.
+    `allreduce` is for devices that have no other. The attributes have the names of the settings; ``data`` is
+    (train_iter, test_iter). Raises ValueError for an argument that is invalid.
     """
 
     def __init__(self, chapter: str, num_gpus: int | None, batch_size: int, lr: float | Callable, settings: dict,

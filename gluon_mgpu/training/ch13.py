@@ -8,7 +8,7 @@ import gluon_mgpu as d2l  # for what the book takes from its package d2l
 
 from ..mxnet_setup.compat import autograd, gluon
 from ..parallel import step
-from ..parallel.devices import Devices, as_devices
+from ..parallel.sharing import Devices, as_devices
 from ..parallel.split import split_batch
 from .evaluate import count_correct, evaluate_accuracy_gpus
 from .run import Run

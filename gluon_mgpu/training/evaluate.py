@@ -9,7 +9,7 @@ from ..base.text import counted
 from ..data.batches import check_batches
 from ..devices.lists import check_omp_threads
 from ..mxnet_setup.compat import Context, mx, np, npx
-from ..parallel.devices import as_devices
+from ..parallel.sharing import as_devices
 from ..parallel.split import split_batch
 
 MAX_STARTED = 8  # batches queued on the devices at a time; more would take more memory

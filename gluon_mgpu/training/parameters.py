@@ -4,7 +4,7 @@ from typing import Any
 import numpy
 
 from ..mxnet_setup.compat import gluon, layers_of, mx, zeros
-from ..parallel.sync_batch_norm.network import SyncBatchNorm
+from ..parallel.sync_batch_norm.synchronized import SyncBatchNorm
 
 
 def copies(net: Any) -> dict[str, list]:

@@ -21,7 +21,7 @@ from ..base.program import Stopped
 from ..base.progress import Progress
 from ..base.text import counted
 from ..data.batches import check_batches
-from ..parallel.workers import Workers, checksum
+from ..parallel.workers import ThisProcess, Workers, checksum
 from .callback import Callback, callback_list
 from .epoch import DivergenceError, _CurrentEpoch, check_num_epochs, check_state
 from .history import EpochResult, summary, write_history
@@ -70,7 +70,7 @@ class Run:
         if evaluated not in ('test', 'validation'):
             raise ValueError(f"evaluated {evaluated!r}: must be 'test' or 'validation'")
         self.evaluated = evaluated
-        self.workers, self.callbacks = workers or Workers(), callback_list(callbacks)
+        self.workers, self.callbacks = workers or ThisProcess(), callback_list(callbacks)
         self.history: list[EpochResult] = []
         self.num_steps, self.complete = 0, False
         self.net: Any = []  # no parameters, until `epochs` sets it
@@ -100,8 +100,8 @@ class Run:
             For the callbacks.
         seed : int, optional
             Seed MXNet and NumPy anew in each epoch, so that a run resumed after an epoch draws the same random numbers
-            as an uninterrupted one. Resumed within an epoch, it begins those of this epoch anew. A DataLoader that
-            shuffles needs a seed to repeat the order. All workers have the same.
+            as an uninterrupted one. If resumed within an epoch, that epoch's random numbers begin anew. A DataLoader
+            that shuffles needs a seed to repeat the order. All workers have the same.
         lr : float or callable, optional
             The learning rate, or a function that maps the number of the update (1 for the first) to it. `Run.lr` has
             the rate of each batch, the history that of the last batch of each epoch.

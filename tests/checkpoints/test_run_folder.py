@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import pytest
 
 from gluon_mgpu.checkpoints import run_folder as module
-from gluon_mgpu.checkpoints.callback import CheckpointCallback
+from gluon_mgpu.checkpoints.checkpoint_callback import CheckpointCallback
 from gluon_mgpu.checkpoints.run_folder import (
     check_free,
     check_links,

@@ -7,7 +7,7 @@ from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.shards import shard_rows
 from gluon_mgpu.mxnet_setup.compat import gluon, np
 from gluon_mgpu.networks.static_shapes import StaticSequential
-from gluon_mgpu.parallel.devices import Devices
+from gluon_mgpu.parallel.sharing import Devices
 
 LR = 0.1
 ROWS = (16, 7, 2, 16, 1)  # some with fewer rows than workers

@@ -10,8 +10,8 @@ from trainers import trainable
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.mxnet_setup.compat import gluon
-from gluon_mgpu.parallel.devices import Devices
-from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
+from gluon_mgpu.parallel.sharing import Devices
+from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 
 
 def make(devices, workers):

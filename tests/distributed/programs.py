@@ -15,8 +15,8 @@ from gluon_mgpu.data.shards import shard_rows
 from gluon_mgpu.distributed import watch
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np
-from gluon_mgpu.parallel.devices import Devices
-from gluon_mgpu.parallel.workers import Workers
+from gluon_mgpu.parallel.sharing import Devices
+from gluon_mgpu.parallel.workers import ThisProcess
 from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 from gluon_mgpu.training.run import Run
 
@@ -343,7 +343,7 @@ def other_activation(workers):
 
 
 def no_sum(workers):
-    train_with_run(workers, Batches(workers, 3), job=Workers())
+    train_with_run(workers, Batches(workers, 3), job=ThisProcess())
 
 
 def other_setting(workers):

@@ -9,9 +9,9 @@ from gluon_mgpu import concise
 from gluon_mgpu.data.shards import shard_rows
 from gluon_mgpu.mxnet_setup.compat import gluon, np, npx
 from gluon_mgpu.networks.resnet import resnet18
-from gluon_mgpu.parallel.devices import Devices
-from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
-from gluon_mgpu.parallel.workers import Workers
+from gluon_mgpu.parallel.sharing import Devices
+from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
+from gluon_mgpu.parallel.workers import ThisProcess
 from gluon_mgpu.training.parameters import by_name
 
 # Network, rows of ten batches, parts of a batch. At first, only one worker has a row. Of a part, possibly none has
@@ -35,7 +35,7 @@ def trained(case, devices, workers=None, order=lambda n: range(n)):
     """
     rng = numpy.random.default_rng(1)
     make, sizes, parts = CASES[case]
-    net, job = make(), workers or Workers()
+    net, job = make(), workers or ThisProcess()
     net.initialize(ctx=devices)
     net(np.zeros((1, 1, SIDE, SIDE), ctx=devices[0]))
     net.cast('float64')

@@ -8,7 +8,7 @@ import pytest
 from programs import EQUAL
 from test_equality import HERE
 
-from gluon_mgpu.parallel.workers import Workers
+from gluon_mgpu.parallel.workers import ThisProcess
 
 
 def output(job, tmp_path, name, num_workers=2, status=1):
@@ -23,7 +23,7 @@ def output(job, tmp_path, name, num_workers=2, status=1):
 @pytest.fixture(scope='module')
 def expected():
     """The results of one process."""
-    return {name: program(Workers()) for name, program in EQUAL.items()}
+    return {name: program(ThisProcess()) for name, program in EQUAL.items()}
 
 
 @pytest.mark.parametrize('num_workers', [2, 3])

@@ -6,7 +6,7 @@ from runs import outcome, run
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.checkpoints import checkpoint
-from gluon_mgpu.checkpoints.callback import CheckpointCallback
+from gluon_mgpu.checkpoints.checkpoint_callback import CheckpointCallback
 from gluon_mgpu.checkpoints.run_folder import checkpoints
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import mx, np

@@ -137,14 +137,13 @@ def test_the_second_signal_ends_the_run_immediately(scratch_command, tmp_path, c
 def test_a_signal_interrupts_evaluation(scratch_command, uninterrupted, tmp_path, count):
     code = ('import sys, time\n'
             'from gluon_mgpu import scratch\n'
-            'from gluon_mgpu.training import evaluate as module\n'
-            'evaluate = module.evaluate_accuracy_gpus\n'
+            'evaluate = scratch.evaluate_accuracy_gpus\n'
             'def slowly(batches):\n'
             '    for batch in [*batches] * 300:\n'
             '        print("evaluating", flush=True)\n'
             '        time.sleep(0.2)\n'
             '        yield batch\n'
-            'module.evaluate_accuracy_gpus = lambda net, its, *args, **kw: evaluate(net, slowly(its), *args, **kw)\n'
+            'scratch.evaluate_accuracy_gpus = lambda net, its, *args, **kw: evaluate(net, slowly(its), *args, **kw)\n'
             'sys.exit(scratch.main(sys.argv[1:]))')
     out = tmp_path / 'run'
     command = [sys.executable, '-c', code, *scratch_command[3:], '--out-dir', str(out)]

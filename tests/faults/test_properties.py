@@ -16,7 +16,7 @@ from gluon_mgpu.data import idx
 from gluon_mgpu.devices import parse_devices
 from gluon_mgpu.mxnet_setup.compat import mx, np
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
-from gluon_mgpu.parallel.devices import allreduce_algorithm
+from gluon_mgpu.parallel.sharing import allreduce_algorithm
 from gluon_mgpu.parallel.split import split_and_load
 
 CHECK = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck), derandomize=True)

@@ -7,7 +7,7 @@ from gluon_mgpu import concise
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np, npx
 from gluon_mgpu.networks.hybridized import hybridized
 from gluon_mgpu.parallel.split import split_and_load
-from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
+from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 from gluon_mgpu.training.parameters import by_name
 from gluon_mgpu.training.run import Run
 

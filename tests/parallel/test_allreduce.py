@@ -1,5 +1,7 @@
 """Allreduce algorithms, compared with NumPy's sums, bytes counted by hand, and copied bytes."""
+import re
 import threading
+from pathlib import Path
 
 import numpy
 import oracle
@@ -11,12 +13,33 @@ from gluon_mgpu.mxnet_setup.compat import autograd, mx, np
 from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.parallel import allreduce
 from gluon_mgpu.parallel.allreduce import ALGORITHMS, Traffic, halving_doubling, kvstore, ring, star, tree
-from gluon_mgpu.parallel.devices import Devices, allreduce_algorithm
+from gluon_mgpu.parallel.sharing import Devices, allreduce_algorithm
 
 SHAPES = [(), (1,), (2,), (3,), (7,), (2, 3, 5), (1000,), (0,)]  # some have fewer elements than devices
 DTYPES = ['float32', 'float64', 'float16', 'int32']
 
 every_algorithm = pytest.mark.parametrize('allreduce', ALGORITHMS.values(), ids=ALGORITHMS)
+
+
+# Bytes that each of four devices sends, and receives, for arrays of 32 bytes, counted by hand
+ON_FOUR = {
+    'star': [96, 32, 32, 32],             # 3 arrays to the hub, 3 from it
+    'ring': [48] * 4,                     # 2 * 3 chunks of 8 bytes
+    'tree': [64, 64, 32, 32],             # the children of 0 are 1 and 2, that of 1 is 3
+    'halving-doubling': [48] * 4,         # a half and a quarter, twice
+    'kvstore': [96, 32, 32, 32],          # a star
+}
+
+
+def test_bytes_on_four_devices(device_list):
+    counted = {name: sent_and_received(allreduce, (8,), 'float32', device_list(4))
+               for name, allreduce in ALGORITHMS.items()}
+    assert counted == {name: (num_bytes, num_bytes) for name, num_bytes in ON_FOUR.items()}
+
+
+def test_the_page_lists_every_algorithm():
+    page = (Path(__file__).parents[2] / 'docs' / 'allreduce.md').read_text()
+    assert re.findall(r'^\| `([\w-]+)` \|', page, re.M) == list(ALGORITHMS)
 
 
 def on_devices(arrays, devices):
@@ -151,7 +174,7 @@ def test_one_device_sends_nothing(allreduce, device_list):
     assert data[0].tolist() == [1, 2]
 
 
-@pytest.mark.parametrize('allreduce', [star, ring, tree, halving_doubling], ids=lambda a: a.__name__)
+@pytest.mark.parametrize('allreduce', [a for a in ALGORITHMS.values() if a is not kvstore], ids=lambda a: a.__name__)
 @pytest.mark.parametrize('k', [2, 3, 5, 8])
 def test_counted_bytes_are_the_copied_bytes(allreduce, k, device_list, monkeypatch):
     devices = device_list(k)

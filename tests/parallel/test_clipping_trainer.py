@@ -6,7 +6,7 @@ from gluon_mgpu import concise
 from gluon_mgpu.mxnet_setup.compat import HybridBlock, autograd, gluon, init, np
 from gluon_mgpu.networks.loss import cross_entropy
 from gluon_mgpu.parallel.clipping import ClippingTrainer
-from gluon_mgpu.parallel.devices import Devices
+from gluon_mgpu.parallel.sharing import Devices
 
 ROWS = (12, 7, 1)  # also fewer than devices
 

@@ -7,15 +7,15 @@ from gluon_mgpu import concise, scratch
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np, npx
 from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.parallel import step
-from gluon_mgpu.parallel.devices import Devices, as_devices
+from gluon_mgpu.parallel.sharing import Devices, as_devices
 from gluon_mgpu.parallel.split import split_and_load, split_batch
-from gluon_mgpu.parallel.workers import Workers
+from gluon_mgpu.parallel.workers import ThisProcess
 from gluon_mgpu.training.parameters import by_name
 
 
 def of_three():
     """Return a worker, one of three."""
-    workers = Workers()
+    workers = ThisProcess()
     workers.size = 3
     return workers
 

@@ -2,7 +2,7 @@
 import pytest
 
 from gluon_mgpu.base.program import InputError
-from gluon_mgpu.parallel.workers import Workers
+from gluon_mgpu.parallel.workers import ThisProcess, Workers
 
 
 @pytest.mark.parametrize('error', [RuntimeError, ValueError])
@@ -10,9 +10,9 @@ def test_late_errors_of_the_engine_are_discarded_after_one(error, monkeypatch):
     """The engine raises MXNetError, a RuntimeError, or one of Python's errors."""
     cleared = []
     monkeypatch.setattr('gluon_mgpu.parallel.workers.clear_engine_errors', lambda: cleared.append(True))
-    with pytest.raises(error), Workers().engine_errors_cleared():
+    with pytest.raises(error), ThisProcess().engine_errors_cleared():
         raise error
-    with pytest.raises(KeyboardInterrupt), Workers().engine_errors_cleared():  # a checkpoint may be written after it
+    with pytest.raises(KeyboardInterrupt), ThisProcess().engine_errors_cleared():  # a checkpoint may follow
         raise KeyboardInterrupt
     assert cleared == [True]
 

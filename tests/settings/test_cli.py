@@ -1,4 +1,4 @@
-"""The command line of both chapters: output, files and error messages."""
+"""The command line of the chapters: output, files and error messages."""
 import contextlib
 import json
 import os
@@ -23,10 +23,20 @@ from gluon_mgpu.mxnet_setup.compat import gluon
 from gluon_mgpu.networks.precision import check_dtype
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
 from gluon_mgpu.parallel.split import split_and_load
-from gluon_mgpu.settings.chapters import Chapter
+from gluon_mgpu.settings.chapters import CHAPTERS, Chapter
+from gluon_mgpu.settings.settings import ALL
 from gluon_mgpu.training.callback import Callback
 
 SMALL = ['--dataset', 'glyphs', '--train-size', '96', '--batch-size', '40', '--num-epochs', '2']
+MODULES = [chapter.module for chapter in CHAPTERS.values()]
+of_each_chapter = pytest.mark.parametrize('chapter', MODULES, ids=CHAPTERS)
+quick_of_scratch = pytest.mark.parametrize('chapter', [scratch if module is scratch else slow(module)
+                                                       for module in MODULES], ids=CHAPTERS)
+
+
+def has(chapter, setting):
+    """Return True if the module of a chapter has this setting."""
+    return chapter.__name__.rpartition('.')[2] in ALL[setting].chapters
 
 
 @pytest.fixture
@@ -35,7 +45,7 @@ def on_devices(devices):
     return devices_flag(devices)
 
 
-@pytest.mark.parametrize('chapter', [scratch, slow(concise)], ids=['scratch', 'concise'])
+@quick_of_scratch
 def test_a_complete_run(chapter, tmp_path, capsys, devices, on_devices):
     out = tmp_path / 'run'
     assert chapter.main([*SMALL, *on_devices, '--train-size', '6', '--batch-size', '4', '--lr', '0.05', '--seed', '3',
@@ -52,7 +62,7 @@ def test_a_complete_run(chapter, tmp_path, capsys, devices, on_devices):
     config = json.loads((out / 'config.json').read_text())
     expected = {'devices': [str(d) for d in devices], 'num_gpus': len(devices), 'batch_size': 4, 'lr': 0.05,
                 'num_epochs': 2, 'dataset': 'glyphs', 'train_size': 6, 'seed': 3}
-    if chapter is concise:
+    if has(chapter, 'dtype'):
         expected['dtype'] = 'float32'
     assert {name: config[name] for name in expected} == expected
     assert {'gluon_mgpu', 'mxnet', 'numpy', 'python', 'platform', 'environment'} <= set(config)
@@ -95,7 +105,7 @@ def test_quiet_and_no_plot(tmp_path, capsys, on_devices):
     (['--lr-schedule', 'linear'], "--lr-schedule 'linear': must be one of constant, cosine, step"),
     (['--warmup-epochs', '-1'], '--warmup-epochs -1: must be an integer of at least 0'),
     (['--accumulate', '0'], '--accumulate 0: must be an integer of at least 1'),
-    (['--momentum', '0.9'], 'scratch: --momentum: only for concise; --help shows all flags'),
+    (['--momentum', '0.9'], f'scratch: --momentum: only for {", ".join(ALL["momentum"].chapters)}; --help shows'),
     (['--num-epochs', '0'], '--num-epochs 0: must be an integer of at least 1'),
     (['--num-epochs', 'none'], "--num-epochs 'none': must be an integer of at least 1"),
     (['--train-size', '0'], '--train-size 0: must be an integer of at least 1'),
@@ -139,7 +149,7 @@ def test_flags_out_of_range(flags, message, capsys):
      '--num-epochs 35792: must be an integer from 1 to 35791'),  # with 60000 batches in each, 2**31 - 1 at most
     (['--batch-size', '4', '--accumulate', '5'], '--accumulate 5: must be at most --batch-size 4'),
 ])
-@pytest.mark.parametrize('chapter', [scratch, concise], ids=['scratch', 'concise'])
+@of_each_chapter
 def test_invalid_arguments_give_one_line_and_status_2(chapter, flags, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert chapter.main(flags) == 2
@@ -160,18 +170,18 @@ def test_momentum_and_weight_decay_out_of_range(flags, message, capsys):
     assert line == f'concise: {message}; --help shows all flags'
 
 
-@pytest.mark.parametrize('chapter', [scratch, slow(concise)], ids=['scratch', 'concise'])
+@quick_of_scratch
 def test_a_schedule_and_parts(chapter, tmp_path, on_devices):
     """The rate of the last batch of each epoch is in history.csv; a resumed run keeps the flags."""
     out = tmp_path / 'run'
-    own = ['--momentum', '0.9', '--weight-decay', '0.001'] if chapter is concise else []
+    own = ['--momentum', '0.9', '--weight-decay', '0.001'] if has(chapter, 'momentum') else []
     flags = [*SMALL, *on_devices, '--train-size', '10', '--batch-size', '4', '--lr', '0.1', '--no-plot', *own]
     assert chapter.main([*flags, '--lr-schedule', 'step', '--warmup-epochs', '1', '--num-epochs', '4', '--accumulate',
                          '2', '--out-dir', str(out)]) == 0
     assert [row['lr'] for row in history(out)] == ['0.1', '0.1', '0.01', '0.001']
     config = json.loads((out / 'config.json').read_text())
     expected = {'lr': 0.1, 'lr_schedule': 'step', 'warmup_epochs': 1, 'accumulate': 2}
-    if chapter is concise:
+    if has(chapter, 'momentum'):
         expected |= {'momentum': 0.9, 'weight_decay': 0.001}
     assert {name: config[name] for name in expected} == expected
     assert chapter.main(['--resume', str(out)]) == 0  # it is complete
@@ -214,7 +224,7 @@ def test_train_gets_the_flags(chapter, flags, expected, tmp_path, devices, monke
     assert {name: found[name] for name in expected} == expected
 
 
-@pytest.mark.parametrize('chapter', [scratch, slow(concise)], ids=['scratch', 'concise'])
+@quick_of_scratch
 def test_shares(chapter, tmp_path, devices, monkeypatch):
     """Training and evaluation split every batch by the shares."""
     sizes = []
@@ -226,8 +236,8 @@ def test_shares(chapter, tmp_path, devices, monkeypatch):
     assert json.loads((tmp_path / 'run' / 'config.json').read_text())['shares'] == '3,1'
 
 
-@pytest.mark.parametrize('chapter, more', [(scratch, []), slow(scratch, ['--accumulate', '2']), slow(concise, [])],
-                         ids=['scratch', 'scratch in parts', 'concise'])
+@pytest.mark.parametrize('chapter, more', [(scratch, []), slow(scratch, ['--accumulate', '2']), *(
+    slow(module, []) for module in MODULES if module is not scratch)])
 def test_timeline(chapter, more, tmp_path, capsys, on_devices):
     out = tmp_path / 'run'
     flags = [*SMALL, *on_devices, '--batch-size', '16', '--train-size', '112', '--num-epochs', '1', '--no-plot']
@@ -285,7 +295,7 @@ def test_odd_names_of_folders(tmp_path, capsys, monkeypatch, on_devices):
     assert (tmp_path / 'home/x/history.csv').exists()
 
 
-@pytest.mark.parametrize('chapter', [slow(scratch), concise], ids=['scratch', 'concise'])
+@pytest.mark.parametrize('chapter', [module if module is concise else slow(module) for module in MODULES], ids=CHAPTERS)
 def test_a_signal_before_the_first_batch(chapter, tmp_path, capsys, monkeypatch, on_devices):
     """Its network has no parameters yet. The printed command starts the run."""
     monkeypatch.setattr(concise, 'resnet18', lambda num_classes, dtype: gluon.nn.Dense(num_classes))
@@ -351,7 +361,7 @@ def test_a_folder_name_that_the_terminal_cannot_print(tmp_path, on_devices):
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != 'linux', reason='memory can be limited only on Linux')
-@pytest.mark.parametrize('chapter', ['scratch', 'concise'])
+@pytest.mark.parametrize('chapter', CHAPTERS)
 def test_out_of_memory(chapter, tmp_path):
     """The program prints one line with the remedy, ends with status 1, and keeps the folder.
 
@@ -360,14 +370,16 @@ def test_out_of_memory(chapter, tmp_path):
     the old address, and the next operator writes to freed memory, which is freed again later. MXNet without this
     package crashes in the same way: call `topk` on an array that is too large for the memory, then on a small one.
     """
-    code = ('import resource, sys; from gluon_mgpu import scratch, concise; from gluon_mgpu.settings import cli\n'
-            'train = sys.modules["gluon_mgpu." + sys.argv[1]].train\n'
+    code = ('import importlib, resource, sys\n'
+            'chapter = importlib.import_module("gluon_mgpu." + sys.argv[1])\n'
+            'from gluon_mgpu.settings import cli\n'
+            'train = chapter.train\n'
             'def limited(*args, **kwargs):\n'
             '    size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()\n'
             '    resource.setrlimit(resource.RLIMIT_AS, (size + 2**28, size + 2**28))\n'
             '    train(*args, **kwargs)\n'
-            'sys.modules["gluon_mgpu." + sys.argv[1]].train = limited\n'
-            'sys.exit(sys.modules["gluon_mgpu." + sys.argv[1]].main(sys.argv[2:]))')
+            'chapter.train = limited\n'
+            'sys.exit(chapter.main(sys.argv[2:]))')
     out = tmp_path / 'run'
     done = subprocess.run([sys.executable, '-c', code, chapter, '--dataset', 'glyphs', '--devices', 'cpu:0,cpu:1',
                            '--batch-size', '8192', '--num-epochs', '1', '--no-plot', '--out-dir', str(out)],
@@ -461,7 +473,7 @@ def test_ctrl_c_keeps_what_was_recorded(tmp_path, on_devices):
     assert (out / 'accuracy.png').exists()
 
 
-@pytest.mark.parametrize('chapter', [scratch, concise], ids=['scratch', 'concise'])
+@of_each_chapter
 def test_help_gives_defaults_and_units(chapter, capsys):
     with pytest.raises(SystemExit) as end:
         chapter.main(['--help'])
@@ -491,10 +503,10 @@ def test_the_list_of_programs_has_the_words_of_the_page(capsys):
     assert capsys.readouterr().out.splitlines()[1:-1] == [f'  {name:9} {purpose}' for name, purpose in rows]
 
 
-@pytest.mark.parametrize('name', ['scratch', 'concise', 'export', 'predict', 'plot'])
+@pytest.mark.parametrize('name', [*CHAPTERS, 'export', 'predict', 'plot'])
 def test_a_program_that_is_run_as_a_file(name):
     path = Path(gluon_mgpu.__file__).parent / (PROGRAMS[name][0].replace('.', '/') + '.py')
     done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    command = f'gluon_mgpu.{name}' if name in ('scratch', 'concise') else f'gluon_mgpu {name}'
+    command = f'gluon_mgpu.{name}' if name in CHAPTERS else f'gluon_mgpu {name}'
     assert done.stderr == f'run this program as a module: python -m {command}\n'

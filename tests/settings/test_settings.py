@@ -2,6 +2,7 @@
 import importlib.util
 import inspect
 import json
+import re
 from pathlib import Path
 
 import idx_files
@@ -27,6 +28,17 @@ def test_the_table_of_the_docs_is_up_to_date():
     assert page.count('\n| `--') == len(SHARED) + len(settings.FLAGS)
 
 
+def test_each_setting_is_used_and_tested():
+    """A declaration alone adds a flag that changes nothing."""
+    declared = {REPO / 'gluon_mgpu' / 'settings' / f'{name}.py' for name in ('settings', 'chapters')}
+    code = '\n'.join(path.read_text() for path in (REPO / 'gluon_mgpu').rglob('*.py') if path not in declared)
+    tests = '\n'.join(path.read_text() for path in (REPO / 'tests').rglob('*.py'))
+    for setting in settings.ALL.values():
+        assert re.search(rf"(\.|'){setting.name}\b", code), f'{setting.name} is used nowhere'
+        in_tests = rf"'{setting.name}'|\b{setting.name}=|{setting.flag}\b"
+        assert re.search(in_tests, tests), f'{setting.name} is in no test'
+
+
 @pytest.mark.parametrize('chapter', CHAPTERS)
 def test_defaults_are_valid(chapter):
     for setting in settings.flags_of(chapter):
@@ -36,10 +48,11 @@ def test_defaults_are_valid(chapter):
 
 def test_the_arguments_of_train():
     values = check_settings('concise', {**GIVEN, 'momentum': 0.9})
-    assert values == {**GIVEN, 'momentum': 0.9, 'devices': None, 'shares': None, 'accumulate': 1, 'num_epochs': 10,
-                      'label_smoothing': 0.0, 'seed': 0, 'dtype': 'float32', 'weight_decay': 0.0,
-                      'sync_batch_norm': False, 'optimizer': 'sgd', 'clip_norm': None, 'data': None, 'run': None,
-                      'net': None}
+    assert values.keys() == {setting.name for setting in settings.arguments_of('concise')}
+    expected = {**GIVEN, 'momentum': 0.9, 'devices': None, 'shares': None, 'accumulate': 1, 'num_epochs': 10,
+                'label_smoothing': 0.0, 'seed': 0, 'dtype': 'float32', 'weight_decay': 0.0, 'sync_batch_norm': False,
+                'optimizer': 'sgd', 'clip_norm': None, 'data': None, 'run': None, 'net': None}
+    assert {name: values[name] for name in expected} == expected
     assert 'allreduce' in check_settings('scratch', GIVEN) and 'net' not in check_settings('scratch', GIVEN)
     batches = [(np.zeros((1, 1, 28, 28)), np.zeros(1))]
     setup = setup_of('scratch', **GIVEN, devices='cpu:0,cpu:1', data=(batches, batches))

@@ -8,8 +8,8 @@ from slow import slow
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.mxnet_setup.compat import mx, np
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
-from gluon_mgpu.parallel.devices import Devices
-from gluon_mgpu.parallel.workers import Workers
+from gluon_mgpu.parallel.sharing import Devices
+from gluon_mgpu.parallel.workers import ThisProcess
 from gluon_mgpu.settings.chapters import CHAPTERS
 from gluon_mgpu.settings.settings import check_settings
 from gluon_mgpu.training.parameters import copies
@@ -57,7 +57,7 @@ def test_devices_keep_what_they_carry():
 
 
 def two_workers():
-    workers = Workers()
+    workers = ThisProcess()
     workers.size = 2
     return workers
 

@@ -12,8 +12,7 @@ from slow import slow
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.checkpoints import checkpoint
-from gluon_mgpu.checkpoints.callback import BEST
-from gluon_mgpu.checkpoints.run_folder import checkpoints, read_config
+from gluon_mgpu.checkpoints.run_folder import BEST, checkpoints, read_config
 from gluon_mgpu.outputs import plot
 from gluon_mgpu.programs import predict
 from gluon_mgpu.settings import cli

@@ -9,7 +9,7 @@ from history_csv import history
 
 from gluon_mgpu import scratch
 from gluon_mgpu.base.program import Stopped
-from gluon_mgpu.checkpoints.callback import CheckpointCallback
+from gluon_mgpu.checkpoints.checkpoint_callback import CheckpointCallback
 from gluon_mgpu.checkpoints.run_folder import checkpoints
 from gluon_mgpu.mxnet_setup.compat import np
 from gluon_mgpu.parallel.workers import Workers

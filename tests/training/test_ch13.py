@@ -9,7 +9,7 @@ import gluon_mgpu as d2l
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np
 from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.outputs.plot import Animator
-from gluon_mgpu.parallel.devices import Devices
+from gluon_mgpu.parallel.sharing import Devices
 from gluon_mgpu.training.parameters import by_name
 
 nn = gluon.nn

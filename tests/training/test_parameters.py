@@ -6,7 +6,7 @@ import pytest
 from epochs import feed
 
 from gluon_mgpu.checkpoints import checkpoint
-from gluon_mgpu.checkpoints.callback import CheckpointCallback
+from gluon_mgpu.checkpoints.checkpoint_callback import CheckpointCallback
 from gluon_mgpu.mxnet_setup.compat import gluon, init, np
 from gluon_mgpu.training.epoch import DivergenceError
 from gluon_mgpu.training.run import Run

@@ -12,10 +12,10 @@ from history_csv import history
 from stopped_runs import SendSignal, train
 
 from gluon_mgpu.base.program import Stopped
-from gluon_mgpu.checkpoints.callback import CheckpointCallback
+from gluon_mgpu.checkpoints.checkpoint_callback import CheckpointCallback
 from gluon_mgpu.checkpoints.run_folder import checkpoints
 from gluon_mgpu.mxnet_setup.compat import np
-from gluon_mgpu.parallel.devices import Devices
+from gluon_mgpu.parallel.sharing import Devices
 from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training import run as run_module, signals as module
 from gluon_mgpu.training.evaluate import MAX_STARTED, evaluate_accuracy_gpus

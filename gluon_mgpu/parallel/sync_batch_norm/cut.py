@@ -18,7 +18,7 @@ from ...networks.tracing import trace_block
 Backward = Callable[[list], None]  # takes a dict of gradients by name for each device
 
 
-class BatchNorm(NamedTuple):
+class CutBatchNorm(NamedTuple):
     """A batch norm at which a network is cut; the next piece begins with its formula.
 
     `arguments`: the names of scale, shift, mean and variance in ``scale * (X - mean) / sqrt(variance + eps) + shift``.
@@ -36,7 +36,7 @@ class BatchNorm(NamedTuple):
     fix_gamma: bool
 
 
-def cut(block: gluon.HybridBlock, args: tuple) -> tuple[list[Piece | BatchNorm], list[str], list[str], Any]:
+def cut(block: gluon.HybridBlock, args: tuple) -> tuple[list[Piece | CutBatchNorm], list[str], list[str], Any]:
     """Cut an initialized block at its batch norms, except those with ``use_global_stats``, and behind each PReLU.
 
     `args` are inputs on one device, to infer shapes. Returns the parts in the order in which they run, the names of the
@@ -49,7 +49,7 @@ def cut(block: gluon.HybridBlock, args: tuple) -> tuple[list[Piece | BatchNorm],
                              'synchronized batch norm: create its layer with sparse_grad=False')
     all_operators, results = operators_of(graph)
     operators: list[Operator] = []  # of the present piece
-    parts: list[list[Operator] | BatchNorm] = [operators]
+    parts: list[list[Operator] | CutBatchNorm] = [operators]
     for operator in all_operators:
         if _is_batch_norm(operator):
             norm, operator = _separate(operator, len(parts), params)
@@ -59,10 +59,10 @@ def cut(block: gluon.HybridBlock, args: tuple) -> tuple[list[Piece | BatchNorm],
         if operator.settings.get('act_type') == 'prelu':  # the gradient of its slope is wrong if operators follow
             operators = []
             parts.append(operators)
-    pieces: list[Piece | BatchNorm] = []
+    pieces: list[Piece | CutBatchNorm] = []
     used = set(results)  # by the parts behind, or at the end
     for part in reversed(parts):
-        if isinstance(part, BatchNorm):
+        if isinstance(part, CutBatchNorm):
             pieces.append(part)
             continue
         outputs = [array for operator in part for array in operator.outputs.values() if array in used]
@@ -76,7 +76,7 @@ def _is_batch_norm(operator: Operator) -> bool:
     return 'batchnorm' in operator.kind and not operator.settings.get('use_global_stats')
 
 
-def _separate(operator: Operator, number: int, params: dict) -> tuple[BatchNorm, Operator]:
+def _separate(operator: Operator, number: int, params: dict) -> tuple[CutBatchNorm, Operator]:
     """Return a batch norm, and its operator with new variables instead of its parameters and statistics."""
     node, (X, *names), outputs = operator
     settings = {'axis': 1, 'eps': 1e-3, 'momentum': 0.9, 'fix_gamma': True, **operator.settings}
@@ -87,7 +87,7 @@ def _separate(operator: Operator, number: int, params: dict) -> tuple[BatchNorm,
     arguments = [f'{kind}_{number}' for kind in ('scale', 'shift', 'mean', 'variance')]
     momentum = float(numpy.float32(settings['momentum']))  # as precise as in MXNet's batch norm
     node = {**node, 'attrs': {**node.get('attrs', {}), 'use_global_stats': 'True', 'fix_gamma': 'False'}}
-    return (BatchNorm(X, arguments, gamma, beta, params[running_mean], params[running_var], settings['axis'],
+    return (CutBatchNorm(X, arguments, gamma, beta, params[running_mean], params[running_var], settings['axis'],
                       settings['eps'], momentum, bool(settings['fix_gamma'])),
             Operator(node, [X, *arguments], outputs))
 

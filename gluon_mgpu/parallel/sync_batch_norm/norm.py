@@ -25,13 +25,13 @@ Workers exchange one array in each direction. Forwards, it is a table with a row
 from typing import Any
 
 from ...mxnet_setup.compat import autograd, np, npx
-from .cut import Backward, BatchNorm, add_gradient
+from .cut import Backward, CutBatchNorm, add_gradient
 
 
 class Norm:
     """The part of a batch norm that needs all devices: it computes the arguments with which the next piece begins."""
 
-    def __init__(self, layer: BatchNorm, workers: Any):
+    def __init__(self, layer: CutBatchNorm, workers: Any):
         self.layer, self._workers = layer, workers
 
     def run(self, arrays_on: list[dict[str, Any]], trained: set[str]) -> Backward:

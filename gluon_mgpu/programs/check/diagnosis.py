@@ -7,8 +7,8 @@ import numpy
 
 from ...data.shards import shard_rows
 from ...mxnet_setup.compat import gluon
-from .comparison import Comparison, compare, largest, share_of_halves, updates
 from .contents import DRIFTS, NEW_TRAINER, drifting, find, older
+from .step_comparison import Comparison, compare, largest, share_of_halves, updates
 from .user_step import Training
 from .weights import RESIDUAL, explain, explain_scaling, number, row_weights
 

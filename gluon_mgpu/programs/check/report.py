@@ -9,13 +9,13 @@ from ...base.arguments import integer
 from ...base.text import counted
 from ...devices import check_devices
 from ...mxnet_setup.compat import mx
-from ...parallel.workers import Workers
-from .batches import check_batches, cut
-from .comparison import compare, rounds, share_of_halves
+from ...parallel.workers import ThisProcess, Workers
 from .contents import DRIFTS, drifting
 from .diagnosis import diagnose
-from .hybridized import check_frozen, check_hybridized
+from .hybridized_networks import check_frozen, check_hybridized
+from .step_comparison import compare, rounds, share_of_halves
 from .trials import prepare, semantics_of_step
+from .user_batches import check_batches, cut
 from .user_step import Training
 
 MAX_LINES = 8
@@ -81,7 +81,7 @@ def check_data_parallel(make: Callable, train_batch: Callable, batches: Iterable
     if devices is None:
         devices = [workers.device] if workers and workers.device else [mx.cpu(i) for i in range(3)]
     devices = check_devices(devices)
-    job = workers or Workers()
+    job = workers or ThisProcess()
     k = integer('the number of devices', len(devices) * job.size, 2)
     batches, lists = cut(batches, k)
     training = Training(make if workers else lambda devices, _: make(devices), train_batch, lists, devices, job)

@@ -15,7 +15,7 @@ import numpy
 from ...base.nested import refill
 from ...base.program import reason
 from ...mxnet_setup.compat import assign, fill, gluon, make_array, mx, np, npx
-from ...parallel.workers import Workers
+from ...parallel.workers import ThisProcess, Workers
 from ...training.parameters import seed_all
 from .contents import NEW_TRAINER, cast, find, older
 
@@ -45,7 +45,7 @@ class Training:
 
     def on_one_device(self) -> Training:
         """Return the same training on the first device only."""
-        return replace(self, devices=self.devices[:1], workers=Workers(), job=self.job or self.workers)
+        return replace(self, devices=self.devices[:1], workers=ThisProcess(), job=self.job or self.workers)
 
     @cached_property
     def state(self) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy
 
-from .comparison import Comparison, updates
+from .step_comparison import Comparison, updates
 from .user_step import Training
 
 NEGLIGIBLE = 1e-4  # relative to the largest number of an update

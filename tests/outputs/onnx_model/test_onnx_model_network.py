@@ -8,7 +8,7 @@ from small_models import block
 
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, gluon, np
 from gluon_mgpu.networks.resnet import resnet18
-from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
+from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 from gluon_mgpu.programs.export import to_onnx
 from gluon_mgpu.training.parameters import by_name
 

@@ -4,9 +4,9 @@ from trainers import on_each_device, trainable
 
 from gluon_mgpu import concise
 from gluon_mgpu.mxnet_setup.compat import gluon, init, np, npx
-from gluon_mgpu.parallel.devices import Devices
+from gluon_mgpu.parallel.sharing import Devices
 from gluon_mgpu.parallel.split import split_and_load
-from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
+from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 from gluon_mgpu.training.parameters import by_name
 
 nn = gluon.nn

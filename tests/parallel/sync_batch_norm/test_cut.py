@@ -8,7 +8,7 @@ from gluon_mgpu.networks.graph_operators import Operator
 from gluon_mgpu.networks.resnet import Residual
 from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.sync_batch_norm import cut
-from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
+from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 
 nn = gluon.nn
 

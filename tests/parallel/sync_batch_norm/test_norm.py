@@ -5,7 +5,7 @@ from norms import norm_of, sequential
 
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, np, npx
 from gluon_mgpu.parallel.split import split_and_load
-from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
+from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 from gluon_mgpu.training.parameters import by_name
 
 nn = gluon.nn

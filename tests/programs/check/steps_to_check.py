@@ -12,7 +12,7 @@ from slow import slow
 
 from gluon_mgpu import check_data_parallel, concise, scratch
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np
-from gluon_mgpu.parallel.devices import Devices
+from gluon_mgpu.parallel.sharing import Devices
 from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.parallel.step import trained, zero_grad
 

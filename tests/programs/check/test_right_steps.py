@@ -29,7 +29,7 @@ from gluon_mgpu.networks import resnet
 from gluon_mgpu.networks.precision import conv2d
 from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.parallel.step import trained, zero_grad
-from gluon_mgpu.parallel.sync_batch_norm.network import SyncBatchNorm
+from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 
 
 def accumulate(state, X, y, devices, parts=2):

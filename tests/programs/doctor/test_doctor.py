@@ -14,8 +14,9 @@ from gluon_mgpu.programs.doctor.self_test import STAGES
 NUMPY = '__version__ = "1.26.4"\n'
 OTHERS = dict.fromkeys(('matplotlib', 'tqdm', 'requests', 'safetensors', 'PIL'), '')
 MXNET = {'dists': ('mxnet-1.9.1',)}
-HEALTHY = f'from gluon_mgpu.programs.doctor import report; report.run_self_test = lambda timeout: {SELF_TEST!r}; '
-MAIN = 'import sys; from gluon_mgpu.programs.doctor.report import main; sys.exit(main(sys.argv[1:]))'
+HEALTHY = ('from gluon_mgpu.programs.doctor import doctor_report; '
+           f'doctor_report.run_self_test = lambda timeout: {SELF_TEST!r}; ')
+MAIN = 'import sys; from gluon_mgpu.programs.doctor.doctor_report import main; sys.exit(main(sys.argv[1:]))'
 
 
 def cannot_open(library):

@@ -11,8 +11,8 @@ import pytest
 from healthy import SELF_TEST, facts_with
 
 import gluon_mgpu
-from gluon_mgpu.programs.doctor import report, report as module
-from gluon_mgpu.programs.doctor.report import main
+from gluon_mgpu.programs.doctor import doctor_report as module, doctor_report as report
+from gluon_mgpu.programs.doctor.doctor_report import main
 
 
 @pytest.mark.parametrize(('program', 'timeout', 'ended', 'during'), [
@@ -31,7 +31,7 @@ def test_the_subprocess_hangs_crashes_or_fails(program, timeout, ended, during, 
 
 def test_it_starts_with_a_python_that_is_too_old():
     """Python 3.8 cannot compute the annotations list[str] and str | None."""
-    code = ('import gluon_mgpu.__main__, gluon_mgpu.programs.doctor.report, json, sys; '
+    code = ('import gluon_mgpu.__main__, gluon_mgpu.programs.doctor.doctor_report, json, sys; '
             'print(json.dumps([module.__file__ for name, module in sys.modules.items() if "gluon_mgpu" in name]))')
     trees = [ast.parse(Path(path).read_bytes())
              for path in json.loads(subprocess.check_output([sys.executable, '-c', code]))]

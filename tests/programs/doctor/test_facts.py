@@ -7,8 +7,8 @@ import pytest
 from healthy import SELF_TEST
 
 from gluon_mgpu.data.folders import FILES
-from gluon_mgpu.programs.doctor import facts, report as module
-from gluon_mgpu.programs.doctor.report import main
+from gluon_mgpu.programs.doctor import doctor_report as module, facts
+from gluon_mgpu.programs.doctor.doctor_report import main
 from gluon_mgpu.programs.doctor.screen import screen
 
 

@@ -5,7 +5,7 @@ from slow import slow
 from gluon_mgpu import scratch
 from gluon_mgpu.mxnet_setup.compat import mx
 from gluon_mgpu.parallel import allreduce
-from gluon_mgpu.parallel.devices import Devices
+from gluon_mgpu.parallel.sharing import Devices
 from gluon_mgpu.programs.doctor import self_test
 
 train_batch = scratch.train_batch

@@ -9,7 +9,7 @@ from ..base.arguments import integer
 from ..devices.lists import check_list, check_once, parse_devices
 from .allreduce import ALGORITHMS, star
 from .split import check_rows, check_shares
-from .workers import Workers
+from .workers import ThisProcess, Workers
 
 
 class Devices(list):
@@ -44,7 +44,7 @@ class Devices(list):
         self.batch_size = None if batch_size is None else integer('batch_size', batch_size, minimum=1)
         self.shares = None if shares is None else check_shares(shares, self)
         self.parts = integer('parts', parts, minimum=1)
-        self.workers = workers or Workers()
+        self.workers = workers or ThisProcess()
         self.algorithm = None if allreduce is None else allreduce_algorithm(allreduce)  # of this process
         # Sums a list of arrays, one per device, over these and all workers, in place; does not block
         self.allreduce = self.workers.extend_allreduce(self.algorithm or star)

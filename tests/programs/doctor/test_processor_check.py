@@ -3,7 +3,7 @@ import pytest
 from bfloat16 import needs_bfloat16
 
 from gluon_mgpu.mxnet_setup.compat import mx
-from gluon_mgpu.programs.doctor import arithmetic
+from gluon_mgpu.programs.doctor import processor_check
 
 
 @pytest.mark.parametrize(('operation', 'dtype', 'variable'), [
@@ -23,12 +23,12 @@ def test_wrong_arithmetic(operation, dtype, variable, wrong, monkeypatch):
         spoilt[0] = spoilt[0] + wrong
         return spoilt
 
-    right_error = arithmetic._error
-    monkeypatch.setattr(arithmetic, '_error', error)
-    monkeypatch.setattr(arithmetic.instructions, 'amx_obstacle', lambda: 'the processor has none')
+    right_error = processor_check._error
+    monkeypatch.setattr(processor_check, '_error', error)
+    monkeypatch.setattr(processor_check.instructions, 'amx_obstacle', lambda: 'the processor has none')
     with pytest.raises(ValueError, match=f'^{operation} in {dtype} are wrong on this processor: export {variable}$'):
-        arithmetic.check()
+        processor_check.check()
 
 
 def test_right_arithmetic():
-    assert arithmetic.check()[:2] == ['matrix products in float32', 'convolutions in float32']
+    assert processor_check.check()[:2] == ['matrix products in float32', 'convolutions in float32']

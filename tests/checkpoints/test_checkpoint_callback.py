@@ -12,10 +12,10 @@ from stopped_runs import SendSignal, train
 from gluon_mgpu.base.files import SameFolder
 from gluon_mgpu.base.program import JobError
 from gluon_mgpu.checkpoints import checkpoint
-from gluon_mgpu.checkpoints.callback import CheckpointCallback
+from gluon_mgpu.checkpoints.checkpoint_callback import CheckpointCallback
 from gluon_mgpu.checkpoints.run_folder import BEST, checkpoints
 from gluon_mgpu.mxnet_setup.compat import gluon
-from gluon_mgpu.parallel.workers import Workers
+from gluon_mgpu.parallel.workers import ThisProcess
 from gluon_mgpu.training.epoch import DivergenceError
 from gluon_mgpu.training.run import Callback
 
@@ -142,7 +142,7 @@ def test_gradients_may_overflow(devices, tmp_path):
     net.initialize(ctx=devices)
     net.weight.grad_req = 'add'
     net.weight.list_grad()[0][:] = float('inf')
-    run = SimpleNamespace(net=net, trainer=None, workers=Workers(), synchronize=lambda: None, history=[],
+    run = SimpleNamespace(net=net, trainer=None, workers=ThisProcess(), synchronize=lambda: None, history=[],
                           state=lambda: {'num_steps': 1, 'num_batches': 0})
     callback = CheckpointCallback(tmp_path, every=1)
     callback._same_folder = SameFolder(tmp_path)

@@ -7,7 +7,7 @@ from test_step import of_three
 from gluon_mgpu import scratch
 from gluon_mgpu.mxnet_setup.compat import mx, np
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
-from gluon_mgpu.parallel.devices import Devices, as_devices
+from gluon_mgpu.parallel.sharing import Devices, as_devices
 from gluon_mgpu.parallel.split import split_and_load, split_batch
 from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 

@@ -12,8 +12,8 @@ from functools import partial
 
 from ...base.program import reason
 from ...mxnet_setup.compat import gluon
-from .comparison import Comparison, compare
 from .contents import Networks, find, is_gluons
+from .step_comparison import Comparison, compare
 from .user_step import Training
 
 MAX_LAYERS = 50  # that may be tried

@@ -11,7 +11,7 @@ import numpy
 
 from ...base.nested import leaves, refill
 from ...base.text import counted, described
-from .comparison import first_update
+from .step_comparison import first_update
 from .user_step import Training
 
 NOT_FINITE = ('NOT CHECKED: {} has NaN or infinite numbers, which make parameters NaN on one device as well.',

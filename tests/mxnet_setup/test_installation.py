@@ -262,7 +262,7 @@ def test_other_libraries_for_which_the_memory_is_not_enough():
 
 
 def test_mxnet_prints_no_second_error_after_one_of_its_parts_was_imported():
-    code = ('import atexit, sys, types; from gluon_mgpu.mxnet_setup.hidden import end_program\n'
+    code = ('import atexit, sys, types; from gluon_mgpu.mxnet_setup.import_errors import end_program\n'
             'base = sys.modules["mxnet.base"] = types.ModuleType("mxnet.base")\n'
             'base._notify_shutdown = lambda: 1 / 0\n'
             'atexit.register(base._notify_shutdown)\n'

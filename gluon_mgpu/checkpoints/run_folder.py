@@ -12,26 +12,14 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
-from ..base.arguments import is_count
 from ..base.files import UNFINISHED, SameFolder, read_file, write_atomically
 from ..base.program import reason, warn
-from ..training.epoch import check_state
 from .checkpoint import DamagedError, read
 
 FILE_NAME = re.compile(r'checkpoint-(\d{8,})\.safetensors')
 BEST = 'best.safetensors'
 # Files of a killed process; others with such an end may be of the user, or of another program that is running
 OWN_UNFINISHED = re.compile(rf'(config\.json|history\.csv|{re.escape(BEST)}|{FILE_NAME.pattern}){UNFINISHED}')
-DEVICE = re.compile(r'(cpu|gpu)\(\d{1,9}\)')
-MAX_DEVICES = 10**4  # of all workers
-IS_ENTRY = {  # entries of a configuration that programs use without checking them as settings
-    'chapter': lambda value: isinstance(value, str), 'dataset': lambda value: isinstance(value, str),
-    'devices': lambda value: (isinstance(value, list) and 1 <= len(value) <= MAX_DEVICES and all(
-        isinstance(name, str) and DEVICE.fullmatch(name) for name in value)),
-    'batch_size': lambda value: is_count(value, 1), 'num_epochs': lambda value: is_count(value, 1),
-    'dtype': lambda value: value is None or isinstance(value, str),
-    'data_dir': lambda value: value is None or isinstance(value, str),
-    'shares': lambda value: value is None or isinstance(value, str)}
 
 
 def check_free(path: str | os.PathLike | None) -> None:
@@ -149,17 +137,6 @@ def newest_checkpoint(path: Path, warn: Callable[[str], None] = warn) -> tuple[P
             return file, metadata
         warn(f'{file} was renamed: it was written at step {recorded_steps(metadata)}; skipped')
     return None, {}
-
-
-def check_metadata(metadata: dict) -> None:
-    """Raise ValueError unless the metadata of a run, possibly forged, is complete and possible."""
-    check_state(metadata.get('run'))
-    config = metadata.get('config')
-    if not isinstance(config, dict):
-        raise ValueError('its configuration is missing')
-    for name, is_valid in IS_ENTRY.items():
-        if not is_valid(config.get(name)):
-            raise ValueError(f'{name} of its configuration is missing or malformed')
 
 
 def recorded_steps(metadata: dict) -> int | None:

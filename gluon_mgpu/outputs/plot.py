@@ -19,7 +19,7 @@ from ..base.flags import Parser, path, picture
 from ..base.pictures import in_lines, write_picture
 from ..base.program import reason
 from ..base.text import print_text
-from ..checkpoints.run_folder import check_metadata
+from ..checkpoints.metadata import check_metadata
 from ..training.epoch import NOT_BEGUN
 from ..training.history import read_history
 from ..training.run import Callback, Run

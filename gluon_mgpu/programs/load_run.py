@@ -8,7 +8,8 @@ from typing import Any
 from ..base.flags import quoted
 from ..base.text import counted, print_text
 from ..checkpoints import checkpoint
-from ..checkpoints.run_folder import check_metadata, newest_checkpoint
+from ..checkpoints.metadata import check_metadata
+from ..checkpoints.run_folder import newest_checkpoint
 from ..devices import devices_text, parse_devices
 from ..networks.precision import check_dtype
 from ..settings.chapters import CHAPTERS

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ..base.files import SameFolder
 from ..base.program import InputError, warn
 from ..checkpoints import run_folder
+from ..checkpoints.metadata import check_metadata
 from ..devices.lists import devices_text
 from ..parallel.workers import Workers
 from ..training.epoch import check_num_epochs
@@ -74,7 +75,7 @@ def run_to_resume(resume: str, out_dir: str | None, stack: ExitStack) -> Resumed
 def check_checkpoint(path: Path, metadata: dict, config: dict) -> None:
     """Raise ValueError unless a checkpoint is complete, and of the run in ``config.json``, which may be edited."""
     try:
-        run_folder.check_metadata(metadata)
+        check_metadata(metadata)
     except ValueError as error:
         raise ValueError(f'{path} is not a checkpoint of a run, {error}: move it elsewhere') from None
     kept = metadata['config']

@@ -120,7 +120,9 @@ def test_existing_files_are_kept(tmp_path, serve):
     assert server.fetched == list(FILES[2:])
 
 
-def test_a_full_folder_needs_no_network(tmp_path, serve, dead):
+def test_a_full_folder_needs_no_network(tmp_path, serve, dead, monkeypatch):
+    """It may also be read-only."""
+    monkeypatch.setattr(module.os, 'access', lambda folder, mode: False)
     serve.add(dead)
     for name in FILES:
         (tmp_path / name).touch()

@@ -286,7 +286,7 @@ def test_a_worker_that_cannot_connect_is_named(monkeypatch):
 def one_end(monkeypatch):
     """A function that returns a watchdog of worker 0 or 1, a connection to it, and lists of its lines and statuses."""
     monkeypatch.setattr(watch, 'BEAT', 0.1)
-    monkeypatch.setenv('GLUON_MGPU_WORKER_TIMEOUT', '0.6')
+    monkeypatch.setenv('GLUON_MGPU_WORKER_TIMEOUT', '2')
     lines, statuses = [], []
     with contextlib.ExitStack() as stack:
         def start(rank, size=2):
@@ -332,16 +332,16 @@ def test_signs_of_life_come_in_time(one_end):
     while time.monotonic() < deadline:
         connection.sendall(watch.ALIVE)
         received += connection.recv(4096)
-    assert 7 <= received.count(watch.ALIVE) <= 20 and not statuses  # 15 without delays
+    assert 5 <= received.count(watch.ALIVE) <= 20 and not statuses  # 15 without delays
     dog.leave()
 
 
 def test_a_silent_worker_is_lost_after_the_timeout(one_end):
     """Not after a multiple of it."""
     _, _, lines, statuses = one_end(0)
-    assert 0.4 < until(lambda: statuses) < 2
+    assert 1.5 < until(lambda: statuses) < 5
     assert [status for status, _ in statuses] == [1] and lines == [
-        ('worker 1 of 2 (b) has not answered for 0.6 s: it is stopped, or its machine or the network failed', True)]
+        ('worker 1 of 2 (b) has not answered for 2 s: it is stopped, or its machine or the network failed', True)]
 
 
 @pytest.mark.parametrize('before', [b'', watch.ALIVE * 3, b'a sum\tbatch 1\n' + watch.ALIVE])

@@ -98,7 +98,7 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **setting
     trained_net = SyncBatchNorm(net, devices.workers) if setup.sync_batch_norm else net
     loss = cross_entropy  # as in scratch.py
     num_epochs = run.num_epochs
-    animator = Animator('epoch', 'test acc', xlim=[1, num_epochs])
+    animator = Animator('epoch', f'{run.evaluated} acc', xlim=[1, num_epochs])
     for epoch in run.epochs(net, trainer, seed=setup.seed, lr=lr):
         for X, y in run.batches(train_iter):  # measures the time, and waits at the end, as npx.waitall()
             trainer.set_learning_rate(run.lr)  # the book's {'learning_rate': lr}; here, a schedule may change it

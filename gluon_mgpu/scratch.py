@@ -192,7 +192,7 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **setting
     device_params = [get_params(params, d) for d in devices]
     params_on = dict(zip(devices, device_params))
     num_epochs = run.num_epochs
-    animator = Animator('epoch', 'test acc', xlim=[1, num_epochs])
+    animator = Animator('epoch', f'{run.evaluated} acc', xlim=[1, num_epochs])
     # `run` counts from 1, seeds each epoch, and checks that parameters stay finite. run.lr is lr, or what lr returns
     for epoch in run.epochs(device_params, seed=setup.seed, lr=lr):
         # After the last batch, this waits for the devices, as npx.waitall() in 13.6, and stops the clock

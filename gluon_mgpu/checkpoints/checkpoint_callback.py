@@ -42,7 +42,7 @@ class CheckpointCallback(Callback):
     require : bool
         End the run with `JobError` if a checkpoint cannot be written.
     keep_best : bool
-        Also write `BEST` after each epoch with a better test accuracy than all before.
+        Also write `BEST` after each epoch with a better accuracy than all before.
 
     Attributes
     ----------

@@ -17,10 +17,12 @@ DATASETS = ('auto', 'fashion-mnist', 'mnist', 'glyphs')
 def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None = None,
               train_size: int | None = None, seed: int = 0, log: Callable[[str], None] = print,
               progress: bool = True, shard: tuple[int, int] = (0, 1),
-              test_size: int | None = None, name: Callable[[str], str] = str) -> tuple[BatchIterator, BatchIterator]:
+              test_size: int | None = None, name: Callable[[str], str] = str,
+              validation_size: int | None = None) -> tuple[BatchIterator, ...]:
     """Return iterators over the training rows (shuffled each epoch) and the test rows (in order) of a dataset.
 
-    Raises ValueError for an argument out of range, a damaged file or (`MissingError`) an unavailable dataset.
+    With a `validation_size`, it is three iterators: the second is over the validation rows, in order. Raises ValueError
+    for an argument out of range, a damaged file or (`MissingError`) an unavailable dataset.
 
     Parameters
     ----------
@@ -39,13 +41,22 @@ def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None 
         Yield only this shard of each batch, for one of several workers.
     name : callable
         Maps the name of an argument to the one in error messages, such as that of a flag.
+    validation_size : int, optional
+        Hold out the last training rows, this many.
     """
     from .batches import BatchIterator
     found, (images, labels), (test_images, test_labels) = _load(dataset, data_dir, log, progress)
     images, labels = _first(name('train_size'), train_size, images, labels)
     test_images, test_labels = _first(name('test_size'), test_size, test_images, test_labels)
-    train_iter = BatchIterator(images, labels, batch_size, found, shuffle=True, seed=seed, shard=shard)
-    return train_iter, BatchIterator(test_images, test_labels, batch_size, found, shard=shard)
+    held_out = 0 if validation_size is None else integer(name('validation_size'), validation_size, minimum=1)
+    if held_out and held_out >= len(images):
+        raise ValueError(f'{name("validation_size")} {held_out}: must be less than the {len(images)} training images')
+    begin = len(images) - held_out
+    train_iter = BatchIterator(images[:begin], labels[:begin], batch_size, found, shuffle=True, seed=seed, shard=shard)
+    test_iter = BatchIterator(test_images, test_labels, batch_size, found, shard=shard)
+    if not held_out:
+        return train_iter, test_iter
+    return train_iter, BatchIterator(images[begin:], labels[begin:], batch_size, found, shard=shard), test_iter
 
 
 def _first(name: str, size: int | None, images, labels) -> tuple:
@@ -55,7 +66,7 @@ def _first(name: str, size: int | None, images, labels) -> tuple:
     return images[:size].copy(), labels[:size].copy()  # frees the other rows
 
 
-def load_data_fashion_mnist(batch_size: int, resize: int | None = None) -> tuple[BatchIterator, BatchIterator]:
+def load_data_fashion_mnist(batch_size: int, resize: int | None = None) -> tuple[BatchIterator, ...]:
     """Return iterators over Fashion-MNIST, 28x28 pixels. Source: D2L 23.7, ``load_data_fashion_mnist``."""
     if resize not in (None, 28):
         raise ValueError(f'resize {resize!r}: images are 28x28, as in both chapters; leave it out')

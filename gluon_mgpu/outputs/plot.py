@@ -99,20 +99,20 @@ class AccuracyCurve(Callback):
         if not run.history:
             return
         try:
-            accuracy_curve(run.history, self.path, self.title)
+            accuracy_curve(run.history, self.path, self.title, run.evaluated)
             run.print(f'curve: {self.path}')
         except Exception as error:  # such as a full disk or a missing LaTeX; it must not hide how the run ended
             run.warn(f'{self.path} cannot be written ({reason(error)})')
 
 
-def accuracy_curve(history: list, path, title: str) -> None:
-    """Draw test accuracy and training loss over the epochs, a list of at least one `EpochResult`; write the picture."""
+def accuracy_curve(history: list, path, title: str, evaluated: str = 'test') -> None:
+    """Draw accuracy and training loss over the epochs, a list of at least one `EpochResult`; write the picture."""
     epochs = [e.epoch for e in history]
     fig, (axes, loss_axes) = figure((6.4, 4.8), nrows=2, sharex=True, gridspec_kw={'height_ratios': (3, 2)})
     axes.plot(epochs, [e.test_acc for e in history], 'o-', color='tab:blue')
     axes.annotate(f'{history[-1].test_acc:.3f}', (epochs[-1], history[-1].test_acc), xytext=(0, -14),
                   textcoords='offset points', ha='center', color='tab:blue')
-    axes.set(title=in_lines(title), ylabel='test accuracy (share)', ylim=(0, 1), xlim=(0.5, epochs[-1] + 0.5))
+    axes.set(title=in_lines(title), ylabel=f'{evaluated} accuracy (share)', ylim=(0, 1), xlim=(0.5, epochs[-1] + 0.5))
     loss_axes.plot(epochs, [e.loss for e in history], 'o-', color='tab:orange')
     loss_axes.set(xlabel='epoch', ylabel='training loss (nats)')
     loss_axes.set_ylim(0, 1.05 * max(e.loss for e in history) or None)
@@ -120,17 +120,18 @@ def accuracy_curve(history: list, path, title: str) -> None:
 
 
 def compare_runs(folders: list, path) -> None:
-    """Draw the test accuracy of several runs over the epochs; raise ValueError if a folder is not that of a run."""
-    datasets, names, seconds, epochs, test_accs = zip(*(_read_run(Path(folder)) for folder in folders))
+    """Draw the accuracy of several runs over the epochs; raise ValueError if a folder is not that of a run."""
+    datasets, names, evaluated, seconds, epochs, accuracies = zip(*(_read_run(Path(folder)) for folder in folders))
     in_folder = [f' in {folder}' if names.count(name) > 1 else '' for folder, name in zip(folders, names)]
     labels = [in_lines(f'{name}{place}: {mean(times):.1f} s per epoch')
               for name, place, times in zip(names, in_folder, seconds)]
     fig, (axes,) = figure((6.4, 3.6 + 0.2 * len('\n'.join(labels).splitlines())))
-    for i, (label, xs, ys) in enumerate(zip(labels, epochs, test_accs)):
+    for i, (label, xs, ys) in enumerate(zip(labels, epochs, accuracies)):
         size = 1.5 + 4 * (1 - (i + 1) / len(labels))  # later curves are thinner, so that they do not hide equal ones
         axes.plot(xs, ys, 'o-', linewidth=size, markersize=3 * size, label=label)
-    axes.set(title=in_lines(f'Test accuracy on {", ".join(sorted({*datasets}))}'), xlabel='epoch',
-             ylabel='test accuracy (share)', ylim=(0, 1))
+    accuracy = f'{" and ".join(sorted({*evaluated}))} accuracy'
+    axes.set(title=in_lines(f'{accuracy.capitalize()} on {", ".join(sorted({*datasets}))}'), xlabel='epoch',
+             ylabel=f'{accuracy} (share)', ylim=(0, 1))
     axes.legend(loc='upper center', bbox_to_anchor=(0.5, 0), borderaxespad=4)  # below the axes; labels can be long
     write_picture(fig, path)
 
@@ -148,7 +149,7 @@ def figure(size: tuple, **subplots) -> tuple:
 
 
 def _read_run(folder: Path) -> tuple:
-    """Return the dataset of a run, its chapter and devices, and the seconds, number and test accuracy of each epoch."""
+    """Return the dataset, name and evaluated rows of a run, and the seconds, number and accuracy of each epoch."""
     try:
         config, history = json.loads(read_file(folder / 'config.json')), read_history(folder / 'history.csv')
         if not history:
@@ -158,12 +159,13 @@ def _read_run(folder: Path) -> tuple:
         raise ValueError(f'{folder} is not the folder of a run (config.json or history.csv cannot be read: '
                          f'{reason(error)})') from None
     name = f'{config["chapter"]}, {", ".join(config["devices"])}'
-    return config['dataset'], name, *zip(*((e.seconds, e.epoch, e.test_acc) for e in history))
+    evaluated = 'validation' if config.get('validation_size') else 'test'
+    return config['dataset'], name, evaluated, *zip(*((e.seconds, e.epoch, e.test_acc) for e in history))
 
 
 def main(argv: list | None = None) -> int:
     """Run the command line ``python -m gluon_mgpu plot``; return the exit status."""
-    parser = Parser('gluon_mgpu plot', 'Draw the test accuracy of several runs in one plot.')
+    parser = Parser('gluon_mgpu plot', 'Draw the accuracy of several runs in one plot.')
     parser.add_argument('folders', type=path, nargs='+', metavar='RUN', help='folder of a run')
     parser.add_argument('--out', type=picture, metavar='FILE', help='(default: accuracy.png)')
     return parser.run(argv, _run)

@@ -35,9 +35,7 @@ def trained_network(path, devices: list | None = None) -> tuple:
     net, chapter = load_run(found, config, devices), CHAPTERS[config['chapter']]
     if not chapter.forward:
         net.hybridize()  # needed for other dtypes than float32
-        return net, devices, config
-    forward, params_on = getattr(chapter.module, chapter.forward), dict(zip(devices, net))
-    return lambda X: forward(X, params_on[X.ctx]), devices, config
+    return chapter.scores_of(net, devices), devices, config
 
 
 def run_to_load(path) -> tuple[Path, dict]:

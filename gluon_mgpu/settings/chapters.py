@@ -27,6 +27,13 @@ class Chapter:
         """Return the module."""
         return importlib.import_module(f'gluon_mgpu.{self.name}')
 
+    def scores_of(self, net: Any, devices: Sequence) -> Callable:
+        """Return the function from images to scores of a network of this chapter, or of lists, one per device."""
+        if not self.forward:
+            return net
+        forward, params_on = getattr(self.module, self.forward), dict(zip(devices, net))
+        return lambda X: forward(X, params_on[X.ctx])
+
     def write_model(self, net: Any, path: Any, log: Callable[[str], None]) -> None:
         """Write the network as float32 ONNX; blocks. Given one list of parameters per device, the first is used."""
         import numpy

@@ -23,8 +23,10 @@ from ..mxnet_setup.runtime import environment
 from ..outputs.onnx_model.writing import check_path
 from ..outputs.plot import AccuracyCurve
 from ..outputs.timeline.record import Timeline, check_profiler
+from ..parallel.sharing import Devices
 from ..parallel.workers import Workers
 from ..training.callback import Callback, Patience, epochs_since_best
+from ..training.evaluate import evaluate_accuracy_gpus
 from ..training.history import EpochResult, summary
 from ..training.run import Run
 from ..training.schedules import schedule
@@ -110,28 +112,33 @@ class Job:
         self.data = load_data(settings['dataset'], settings['batch_size'], settings['data_dir'], settings['train_size'],
                               settings['seed'], log=warn if on_rank_0 else lambda line: None,
                               progress=on_rank_0 and not settings['quiet'], shard=self.workers.shard,
-                              test_size=settings['test_size'], name=lambda name: ALL[name].flag)
+                              test_size=settings['test_size'], name=lambda name: ALL[name].flag,
+                              validation_size=settings['validation_size'])
         # The same limit as in `schedule`, which gets the number of updates after the folder is written
         integer('--num-epochs', settings['num_epochs'], 1, LARGEST_INTEGER // len(self.data[0]))
 
     def configure(self, devices: list[list[str]]) -> None:
         """Set `config`: all settings, the dataset and devices in use, digests of the data, versions."""
-        settings, (train_iter, test_iter) = self.settings, self.data
+        settings, (train_iter, *held_out, test_iter) = self.settings, self.data
         all_devices = [name for names in devices for name in names]
         self.config = {'chapter': self.chapter.name, **settings, 'devices': all_devices, 'num_gpus': len(all_devices),
                        'data_dir': settings['data_dir'] and os.path.abspath(settings['data_dir']),
                        'export': settings['export'] and os.path.abspath(settings['export']),
-                       'workers': self.workers.size, 'dataset': train_iter.dataset, 'train_size': train_iter.num_rows,
+                       'workers': self.workers.size, 'dataset': train_iter.dataset,
+                       'train_size': train_iter.num_rows + (settings['validation_size'] or 0),
                        'train_digest': train_iter.digest, 'test_digest': test_iter.digest,
                        **versions(), 'environment': environment()}
+        if held_out:
+            self.config['validation_digest'] = held_out[0].digest
         self.heading = f'{self.chapter.network} on {train_iter.dataset}, {devices_words(all_devices)}'
 
     def open_folder(self) -> SameFolder:
         """On rank 0, print the first lines; create and lock the run's folder, or use that of the run to resume."""
         size = f', {self.workers.size} workers' if self.workers.size > 1 else ''
-        train_iter, test_iter = self.data
-        self.log(f'{self.heading}{size}\n{train_iter.num_rows} training and {test_iter.num_rows} test images, batches '
-                 f'of {self.settings["batch_size"]}, learning rate {self.settings["lr"]:g}')
+        train_iter, *held_out, test_iter = self.data
+        validation = f', {held_out[0].num_rows} validation' if held_out else ''
+        self.log(f'{self.heading}{size}\n{train_iter.num_rows} training{validation} and {test_iter.num_rows} test '
+                 f'images, batches of {self.settings["batch_size"]}, learning rate {self.settings["lr"]:g}')
         if train_iter.num_rows < self.settings['batch_size']:
             self.log(f'--batch-size {self.settings["batch_size"]}: every update is divided by it, although a batch has '
                      f'only {counted(train_iter.num_rows, "image")}')
@@ -169,20 +176,32 @@ class Job:
                                               require=settings['require_checkpoint'], keep_best=settings['keep_best'])
         self.checkpoints.resume_command = self._resume_command()
         run = Run(settings['num_epochs'], settings['quiet'], folder=self.folder if workers.rank == 0 else None,
-                  callbacks=[self.checkpoints, *self._callbacks()], workers=workers)
+                  callbacks=[self.checkpoints, *self._callbacks()], workers=workers,
+                  evaluated='validation' if settings['validation_size'] else 'test')
         lr = schedule(settings['lr_schedule'], settings['lr'], settings['num_epochs'] * num_batches,
                       settings['warmup_epochs'] * num_batches)
         arguments = {setting.name: settings.get(setting.name) for setting in arguments_of(self.chapter.name)}
-        arguments |= {'num_gpus': len(self.devices), 'devices': self.devices, 'lr': lr, 'data': self.data, 'run': run}
+        arguments |= {'num_gpus': len(self.devices), 'devices': self.devices, 'lr': lr, 'data': self.data[:2],
+                      'run': run}
         try:
             self.chapter.module.train(**arguments)
+            result = self.test(run.net) if settings['validation_size'] else ''
         except Stopped as stopped:
             raise self.checkpoints.save_on_stop(run, stopped.signum) from None
         finally:
             run.close()
         if settings['quiet'] and workers.rank == 0:
-            show(summary(run.history, self.devices, workers.size))
+            show(summary(run.history, self.devices, workers.size, run.evaluated))
+        if result and workers.rank == 0:
+            show(result)
         return run.net
+
+    def test(self, net: Any) -> str:
+        """Evaluate the trained network on the test set, on all workers; return a line with its accuracy."""
+        devices = Devices(self.devices, shares=self.settings['shares'], workers=self.workers)
+        test_iter = self.data[-1]
+        accuracy = evaluate_accuracy_gpus(self.chapter.scores_of(net, devices), test_iter, devices=devices)
+        return f'test acc: {accuracy:.4f} on {test_iter.num_rows:,} test images, after the last epoch'
 
     def export(self, net: Any) -> None:
         """On rank 0, write the network as an ONNX model, if asked for."""

@@ -19,7 +19,8 @@ from .settings import ALL, defaults, flags_of
 
 AUTO = 'auto'
 # The digests of the datasets
-ROWS = {'train_digest': ('training', '--train-size'), 'test_digest': ('test', '--test-size')}
+ROWS = {'train_digest': ('training', '--train-size'), 'validation_digest': ('validation', '--train-size'),
+        'test_digest': ('test', '--test-size')}
 # Entries of config.json whose changes are not worth a note
 NOT_NOTED = ('run_id', 'process', 'resumed', *ROWS,
              *(name for name, setting in ALL.items() if setting.on_resume == 'not kept'))
@@ -150,7 +151,8 @@ def record_resume(resumed: ResumedRun, now: dict) -> dict[str, list]:
     before = {**defaults(resumed.config['chapter']), **resumed.config}
     check_same_run(before, now)
     if resumed.checkpoint:
-        check_position(resumed, -(-now['train_size'] // now['batch_size']))
+        rows = now['train_size'] - (now['validation_size'] or 0)
+        check_position(resumed, -(-rows // now['batch_size']))
     changed = {name: [before.get(name), value] for name, value in now.items()
                if name not in NOT_NOTED and before.get(name) != value}
     note = {'from': resumed.checkpoint.name if resumed.checkpoint else None,

@@ -49,7 +49,7 @@ def callback_list(callbacks: Any) -> list[Callback]:
 
 
 class Patience(Callback):
-    """Callback that stops a run when the test accuracy has not exceeded its maximum for `num_epochs` epochs."""
+    """Callback that stops a run when the accuracy has not exceeded its maximum for `num_epochs` epochs."""
 
     def __init__(self, num_epochs: int):
         self.num_epochs = integer('patience', num_epochs, minimum=1)

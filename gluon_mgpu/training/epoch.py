@@ -136,10 +136,10 @@ class _CurrentEpoch:
         self._trained_at = time.perf_counter()
         self._progress.replace_bar(f'{self._text}: trained in {self.seconds:.1f} s, evaluating')
 
-    def evaluation_time(self) -> str:
+    def evaluation_time(self, evaluated: str) -> str:
         """Return the time of a long evaluation as the end of a line, '' for a short one."""
         seconds = time.perf_counter() - self._trained_at
-        return f', test {seconds:.1f} s' if seconds > LONG_EVALUATION else ''
+        return f', {evaluated} {seconds:.1f} s' if seconds > LONG_EVALUATION else ''
 
     def result(self, test_acc: float, lr: float | None) -> EpochResult:
         """Return the results; raise ValueError for another `test_acc`, unread batches and an epoch without losses."""

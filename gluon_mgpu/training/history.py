@@ -15,16 +15,17 @@ class EpochResult(NamedTuple):
     epoch: int  # from 1
     seconds: float  # of training, without evaluation
     loss: float  # mean over the rows, in nats; that of each batch is computed before its update
-    test_acc: float  # 0 to 1
+    test_acc: float  # 0 to 1; of the validation rows, if the run evaluates these
     images_per_second: float  # in training
     lr: float | None = None  # learning rate of the last batch, if the run knows it
 
 
-def summary(history: list[EpochResult], devices: list, num_workers: int = 1) -> str:
+def summary(history: list[EpochResult], devices: list, num_workers: int = 1, evaluated: str = 'test') -> str:
     """Return the summary line, as in D2L's ``train``: ``test acc: 0.84, 2.5 sec/epoch on [gpu(0), gpu(1)]``."""
     seconds = sum(e.seconds for e in history) / len(history)
     workers = f', {num_workers} workers' if num_workers > 1 else ''
-    return f'test acc: {history[-1].test_acc:.2f}, {seconds:.1f} sec/epoch on [{devices_words(devices)}]{workers}'
+    return (f'{evaluated} acc: {history[-1].test_acc:.2f}, {seconds:.1f} sec/epoch on [{devices_words(devices)}]'
+            f'{workers}')
 
 
 def checked_history(rows: Any) -> list[EpochResult]:
@@ -39,17 +40,19 @@ def checked_history(rows: Any) -> list[EpochResult]:
     return [EpochResult(*row) for row in rows]
 
 
-def write_history(history: list[EpochResult], path) -> None:
+def write_history(history: list[EpochResult], path, evaluated: str = 'test') -> None:
     """Write a history as CSV, with the field names of `EpochResult` as header; a file is replaced atomically."""
+    names = [f'{evaluated}_acc' if name == 'test_acc' else name for name in EpochResult._fields]
     rows = [(str(e.epoch), f'{e.seconds:.3f}', f'{e.loss:.6f}', f'{e.test_acc:.4f}', f'{e.images_per_second:.1f}',
              '' if e.lr is None else f'{e.lr:.6g}') for e in history]
-    write_atomically(path, ''.join(','.join(row) + '\n' for row in (EpochResult._fields, *rows)).encode())
+    write_atomically(path, ''.join(','.join(row) + '\n' for row in (names, *rows)).encode())
 
 
 def read_history(path) -> list[EpochResult]:
     """Read what `write_history` has written, also without rates; OSError or ValueError for other files."""
     try:
-        records = csv.DictReader(read_file(path).decode().splitlines())
+        text = read_file(path).decode().replace('validation_acc', 'test_acc', 1)
+        records = csv.DictReader(text.splitlines())
         return checked_history([[int(e['epoch']), *(float(e[name]) for name in EpochResult._fields[1:5]),
                                  float(e['lr']) if e.get('lr') else None] for e in records])
     except (KeyError, TypeError, ValueError, csv.Error) as error:

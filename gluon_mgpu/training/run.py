@@ -46,6 +46,8 @@ class Run:
         An existing folder for ``history.csv``, which is written before the first and after every epoch.
     workers : Workers, optional
         The processes that train together, by default this one alone. They know the signals.
+    evaluated : str
+        The rows that each epoch evaluates, ``'test'`` or ``'validation'``: their name in lines, curves and files.
 
     Attributes
     ----------
@@ -62,8 +64,12 @@ class Run:
     """
 
     def __init__(self, num_epochs: int, quiet: bool = False, folder=None,
-                 callbacks: Iterable[Callback] | Callback | None = None, workers: Workers | None = None):
+                 callbacks: Iterable[Callback] | Callback | None = None, workers: Workers | None = None,
+                 evaluated: str = 'test'):
         self.num_epochs = integer('num_epochs', num_epochs, minimum=1)
+        if evaluated not in ('test', 'validation'):
+            raise ValueError(f"evaluated {evaluated!r}: must be 'test' or 'validation'")
+        self.evaluated = evaluated
         self.workers, self.callbacks = workers or ThisProcess(), callback_list(callbacks)
         self.history: list[EpochResult] = []
         self.num_steps, self.complete = 0, False
@@ -187,19 +193,19 @@ class Run:
         self._epoch.synchronize()
 
     def end_epoch(self, test_acc: float) -> EpochResult:
-        """Record the current epoch with its test accuracy, 0 to 1, equal on all workers; decide if the run is complete.
+        """Record the current epoch with its accuracy, 0 to 1, equal on all workers; decide if the run is complete.
 
         Raises ValueError if `test_acc` is no such number, the batches were not read to the end, or there are no losses.
         """
-        result, evaluation = self._epoch.result(test_acc, self.lr), self._epoch.evaluation_time()
+        result, time = self._epoch.result(test_acc, self.lr), self._epoch.evaluation_time(self.evaluated)
         self.history.append(result)
         self._epoch = _CurrentEpoch(len(self.history) + 1, self.workers, self._progress)
         self._decide_whether_complete()
         self._write_history()
         self._progress.close()
         loss = f'{result.loss:.3f}' if result.loss < 1e6 else f'{result.loss:.3g}'
-        self.print(f'epoch {result.epoch}/{self.num_epochs}: loss {loss}, test acc {result.test_acc:.3f}, '
-                   f'{result.seconds:.1f} s, {result.images_per_second:,.0f} images/s{evaluation}')
+        self.print(f'epoch {result.epoch}/{self.num_epochs}: loss {loss}, {self.evaluated} acc {result.test_acc:.3f}, '
+                   f'{result.seconds:.1f} s, {result.images_per_second:,.0f} images/s{time}')
         self._call('epoch_end')
         return result
 
@@ -217,7 +223,7 @@ class Run:
 
     def print_summary(self, devices: list) -> None:
         """Print the summary line of D2L's ``train``, unless the run is quiet."""
-        self.print(summary(self.history, devices, self.workers.size))
+        self.print(summary(self.history, devices, self.workers.size, self.evaluated))
 
     def close(self) -> None:
         """End the run, possibly early: remove the progress bar and call `train_end`. `epochs` calls this at its end."""
@@ -241,7 +247,7 @@ class Run:
         if self._folder:
             path = self._folder / 'history.csv'
             try:
-                write_history(self.history, path)
+                write_history(self.history, path, self.evaluated)
             except OSError as error:  # such as a full disk, which must not end the training
                 self.warn(f'{path} cannot be written ({error.strerror}); the run continues')
 

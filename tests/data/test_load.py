@@ -1,4 +1,5 @@
 """Tests of loading datasets by name, and of errors."""
+import functools
 import os
 import subprocess
 import sys
@@ -172,6 +173,31 @@ def test_train_size(data_dir, size):
     assert message == f'train_size {size!r}: must be an integer from 1 to 100'
     message = error_of('mnist', 32, data_dir=data_dir, test_size=size)
     assert message.startswith(f'test_size {size!r}: must be an integer from 1 to ')
+
+
+@pytest.mark.parametrize('size, rule', [
+    *((size, 'an integer of at least 1') for size in (0, -1, 2.0, True)),
+    *((size, 'less than the 40 training images') for size in (40, 41, 10**6))])
+def test_validation_size(data_dir, size, rule):
+    message = error_of('mnist', 32, data_dir=data_dir, train_size=40, validation_size=size)
+    assert message == f'validation_size {size!r}: must be {rule}'
+
+
+@pytest.mark.parametrize('size', [1, 30, 79])
+def test_the_last_training_rows_are_held_out(data_dir, size):
+    """In order; the others are shuffled as if the training set ended before them."""
+    load = functools.partial(load_data, 'mnist', 32, data_dir=data_dir)
+    train_iter, validation_iter, test_iter = load(train_size=80, validation_size=size)
+    fewer, same = load(train_size=80 - size)
+    assert (train_iter.num_rows, validation_iter.num_rows) == (80 - size, size)
+    images, found = rows(validation_iter)
+    numpy.testing.assert_array_equal(numpy.rint(images[:, 0] * 255), ARRAYS['mnist'][FILES[0]][80 - size:80])
+    assert found.tolist() == ARRAYS['mnist'][FILES[1]][80 - size:80].tolist()
+    assert labels(train_iter) == labels(fewer)
+    assert (train_iter.digest, test_iter.digest) == (fewer.digest, same.digest)
+    shards = [load(train_size=80, validation_size=size, shard=(rank, 3))[1] for rank in range(3)]
+    for (_, y), *parts in zip(validation_iter, *shards):
+        assert y.tolist() == [label for _, part in parts for label in part.tolist()]
 
 
 def test_seed(data_dir):

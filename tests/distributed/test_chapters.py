@@ -79,6 +79,30 @@ def test_a_run_of_two_workers(job, flags, tmp_path, chapter, flags_of_it):
     assert done.stdout.splitlines()[-1].startswith('test acc: ')
 
 
+@pytest.mark.parametrize('chapter', ['scratch', 'concise'])
+def test_validation_rows_of_two_workers(job, flags, tmp_path, chapter):
+    """Each evaluates its shards, of the test rows once; equal to two devices of one process, also when resumed."""
+    flags = [*flags, '--train-size', '65', '--validation-size', '25', '--batch-size', '16', '--num-epochs', '2',
+             '--lr', '0.01']
+    with job(2, *command(chapter, flags, tmp_path / 'two')) as two:
+        assert two.end() == 0, two.text
+    alone = [PYTHON, '-m', f'gluon_mgpu.{chapter}', '--devices', 'cpu:0,cpu:1']
+    one = run([*alone, *flags, '--out-dir', tmp_path / 'one'])
+    assert one.returncode == 0, one.stderr
+    lines, last = two.text.splitlines(), one.stdout.splitlines()[-1]
+    assert last.endswith(' on 250 test images, after the last epoch') and two.text.count(' test images, after') == 1
+    assert lines[-2].startswith('[0] validation acc: ')
+    both = [float(re.search(r'test acc: ([\d.]+) on', line)[1]) for line in (lines[-1], last)]
+    accuracies = [[float(row['validation_acc']) for row in history(tmp_path / name)] for name in ('one', 'two')]
+    # Rounding may decide few rows of ResNet-18
+    tolerance = 0 if chapter == 'scratch' else 0.02
+    assert both[0] == pytest.approx(both[1], abs=tolerance)
+    assert accuracies[0] == pytest.approx(accuracies[1], abs=tolerance and 1.5 / 25)
+    with job(2, *command(chapter, ['--resume', 'auto'], tmp_path / 'two')) as again:
+        assert again.end() == 0, again.text
+    assert again.text.splitlines()[-1] == lines[-1]
+
+
 def test_more_workers_than_rows(job, flags, tmp_path):
     """The last training batch and the last test batch have one row: two of three workers have none."""
     flags = [*flags, '--batch-size', '3', '--train-size', '4', '--num-epochs', '1']

@@ -50,6 +50,25 @@ def test_history_is_written_after_each_epoch(tmp_path):
         assert len(history(tmp_path)) == n
 
 
+def test_an_accuracy_on_validation_rows(tmp_path, capsys, clock):
+    run = Run(1, folder=tmp_path, evaluated='validation')
+    for _ in run.epochs(NO_PARAMETERS):
+        for _ in run.batches([None]):
+            clock[0] += 0.5
+            run.record_losses([np.array([1.0])])
+        clock[0] += 20
+        run.end_epoch(0.25)
+    run.print_summary(['cpu(0)'])
+    assert capsys.readouterr().out.splitlines() == [
+        'epoch 1/1: loss 1.000, validation acc 0.250, 0.5 s, 2 images/s, validation 20.0 s',
+        'validation acc: 0.25, 0.5 sec/epoch on [cpu(0)]']
+    assert history(tmp_path) == [{'epoch': '1', 'seconds': '0.500', 'loss': '1.000000', 'validation_acc': '0.2500',
+                                  'images_per_second': '2.0', 'lr': ''}]
+    assert read_history(tmp_path / 'history.csv') == [(1, 0.5, 1, 0.25, 2, None)]
+    with pytest.raises(ValueError, match="^evaluated 'train': must be 'test' or 'validation'$"):
+        Run(1, evaluated='train')
+
+
 HEADER = 'epoch,seconds,loss,test_acc,images_per_second'
 
 

@@ -185,10 +185,10 @@ def test_a_signal_while_the_epoch_is_recorded(where, tmp_path, monkeypatch):
     """The epoch counts as complete: it is in the history, and a resumed run does not repeat it."""
     write = run_module.write_history
 
-    def write_history(history, path):
+    def write_history(history, *args):
         if where == 'before' and len(history) == 2:
             signal.raise_signal(signal.SIGTERM)
-        write(history, path)
+        write(history, *args)
         if where == 'after' and len(history) == 2:
             signal.raise_signal(signal.SIGTERM)
 

@@ -57,7 +57,13 @@ class Job:
         self.chapter, self.given, self.workers, self._stack = chapter, given, workers, stack
         self.settings: dict[str, Any] = {**defaults(chapter.name), **given}
         self.resumed: ResumedRun | None = None
-        self.locked: SameFolder | None = None  # the run's folder, on rank 0
+        self.locked: SameFolder | None = None       # the run's folder, on rank 0
+        self.devices: list = []                     # of this worker, from `load`
+        self.data: tuple = ()                       # its shards, from `load`: training, possibly validation, and test
+        self.config: dict[str, Any] = {}            # of the run, from `configure`
+        self.heading = ''                           # of a curve, from `configure`
+        self.folder: Any = None                     # the run's, from `open_folder`, possibly on another machine
+        self.checkpoints: CheckpointCallback        # from `train`
 
     def run(self, signals: StopSignals) -> None:
         """Do all steps of a command, together with the other workers; `on_rank_0` calls a function on rank 0 only."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 import functools
 import types
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..base.nested import leaves, refill
 from ..mxnet_setup.compat import autograd, cached_op, mx
 from .tracing import trace_function
 
-MAX_OPERATORS = 16  # those used last, for full and last batches, devices with other shares, training and evaluation
+MAX_OPERATORS = 16  # the most recently used; one for each shape and mode
 
 
 class hybridized:  # noqa: N801, a decorator
@@ -60,12 +60,9 @@ def _describe(value: Any) -> Any:
 def _operator(function: Callable, args: tuple) -> Callable[[list], Any]:
     """Trace a function; return an operator that takes the arrays in such arguments."""
     graph, names, lists = trace_function(function, args)
-    # If an operator used the arguments directly, the engine would prepare it again at each call, with another scratch
-    # area. So copies of the inputs replace them, and copies of the outputs are returned
     inputs = graph.list_inputs()
-    copies = {name: _copy(mx.sym.var(name).as_np_ndarray()).as_nd_ndarray() for name in inputs}
-    outputs = mx.sym.Group([_copy(output.as_np_ndarray()).as_nd_ndarray() for output in graph.as_nd_ndarray()])
-    run = cached_op(mx.sym.Group([*outputs(**copies)], type(graph)), [
+    outputs = mx.sym.Group([_copy(output) for output in graph.as_nd_ndarray()], type(graph))  # also others in each call
+    run = cached_op(with_copies(outputs, inputs), [
         ('static_alloc', True), ('static_shape', True), ('data_indices', [*range(len(inputs))]), ('param_indices', [])])
     order = [names.index(name) for name in inputs]
     if lists is True:
@@ -73,6 +70,16 @@ def _operator(function: Callable, args: tuple) -> Callable[[list], Any]:
     return lambda arrays: refill(lists, iter(leaves(run(*[arrays[i] for i in order]))))
 
 
+def with_copies(graph: Any, inputs: Iterable[str]) -> Any:
+    """Return a graph that works on copies of these inputs.
+
+    With the caller's own arrays, which differ from call to call, the engine would prepare the operators that use them
+    again at each call, with other temporary memory.
+    """
+    copies = {name: _copy(mx.sym.var(name)) for name in inputs}
+    return mx.sym.Group([*graph.as_nd_ndarray()(**copies)], type(graph))
+
+
 def _copy(symbol: Any) -> Any:
-    """Copy by an operator that needs no scratch area, unlike ``identity``, and whose gradient needs none."""
-    return mx.sym.npx.reshape(symbol, (-4,))  # -4: keep all dimensions
+    """Copy by an operator that needs no temporary memory, unlike ``identity``, and whose gradient needs none."""
+    return mx.sym.npx.reshape(symbol.as_np_ndarray(), (-4,)).as_nd_ndarray()  # -4: keep all dimensions

@@ -1,4 +1,4 @@
-"""A network with an operator of Gluon's for each shape, so that other shapes take no more memory in each epoch."""
+"""A network with an operator of Gluon's for each shape, so that memory does not grow when shapes change."""
 from __future__ import annotations
 
 from collections import OrderedDict
@@ -6,33 +6,48 @@ from typing import Any
 
 from ..base.nested import leaves
 from ..mxnet_setup.compat import autograd, gluon, npx
+from .hybridized import with_copies
 
-MAX_OPERATORS = 16  # those used last, for full and last batches, devices with other shares, training and evaluation
+MAX_OPERATORS = 16  # the most recently used; one for each shape and mode
 
 
 class StaticSequential(gluon.nn.HybridSequential):
-    """``gluon.nn.HybridSequential`` that keeps an operator for each shape and mode if its shapes are static.
+    """``gluon.nn.HybridSequential`` that keeps an operator for each shape and mode after `hybridize`.
 
     After ``hybridize(static_alloc=True, static_shape=True)``, Gluon has a single operator. It prepares that again at
-    each change between training and evaluation or to another shape, such as that of a smaller last batch. MXNet then
-    gives it other scratch memory, and the memory of the process grows over many epochs. All else is Gluon's.
+    each change between training and evaluation or to another shape, such as that of a smaller last batch, and its first
+    layer again for each new input. MXNet then gives it other temporary memory, and the memory of the process grows over
+    many epochs. Therefore this network also works on a copy of its input. Nothing else differs.
 
     A call in another mode than the one before waits for all devices: MXNet's engine does not know that the backward
     pass of an operator with static shapes writes batch norm's running statistics, which another operator may read.
     """
+
+    _cached_graph: tuple  # Gluon's: the inputs and the graph of the last trace, () before
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self._operators: OrderedDict[tuple, Any] = OrderedDict()
         self._mode: tuple | None = None  # of the last call
 
+    def _is_static(self) -> bool:
+        # Not after optimize_for, which changes the graph whenever Gluon builds an operator
+        return bool(dict(self._flags).get('static_shape')) and not self._backend
+
+    def _get_graph(self, *args: Any) -> tuple:
+        is_new = not self._cached_graph
+        inputs, graph = found = super()._get_graph(*args)
+        if is_new and self._is_static():
+            found = self._cached_graph = inputs, with_copies(graph, [symbol.name for symbol in inputs])
+        return found
+
     def _clear_cached_op(self) -> None:
-        # Gluon calls this after hybridize(), cast() or another layer, because its operator is no longer valid
+        # Gluon calls this after hybridize(), cast(), or when a layer is added: its operator is no longer valid
         super()._clear_cached_op()
         self._operators = OrderedDict()
 
     def _call_cached_op(self, *args: Any) -> Any:
-        if not dict(self._flags).get('static_shape') or self._backend:  # optimize_for changes the graph at each build
+        if not self._is_static():
             return super()._call_cached_op(*args)
         mode = autograd.is_recording(), autograd.is_training()
         if mode != self._mode:

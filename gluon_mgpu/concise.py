@@ -30,7 +30,7 @@ from .training.run import Run
 
 
 def forward_backward(X: np.ndarray, y: np.ndarray, net: Callable, devices: list, loss: Callable) -> list:
-    """Compute the gradient of one batch on each device, for its shard; return the losses; does not block.
+    """On each device, compute the gradient of its shard of a batch; return the losses; does not block.
 
     Source: D2L 13.6.3, in the body of ``train``.
     """
@@ -41,7 +41,7 @@ def forward_backward(X: np.ndarray, y: np.ndarray, net: Callable, devices: list,
         y_hats = step.forward(net, X_shards)
         ls = [loss(y_hat, y_shard) for y_hat, y_shard in zip(y_hats, y_shards)]
     step.backward(net, ls)
-    step.prepare_idle_devices(net, X, devices)  # as in scratch; without rows, batch norm's statistics of device 0
+    step.prepare_idle_devices(net, X, devices)  # without rows: gradients 0, statistics of device 0
     return ls
 
 
@@ -61,13 +61,13 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
     loss : callable
         Maps (y_hat, y) to the loss of each row, (n,).
     trainer : gluon.Trainer
-        Made after the network was initialized on `devices`, in this order; it must sum the gradients.
+        Made after the network was initialized on this list of devices; it must sum the gradients.
     devices : list of mx.Context
         Possibly `parallel.sharing.Devices`, whose allreduce is not used, because the trainer sums the gradients. With
         parts, batch norm uses the rows of each part.
     """
     devices = as_devices(devices)  # equal shards for a plain list
-    step.prepare_trainer(trainer, devices)  # checks it: otherwise the replicas could drift apart
+    step.prepare_trainer(trainer, devices)  # checks it: otherwise the devices could drift apart
     batch_size = devices.divisor(X)  # the batch_size of `train`, as in the book; for a plain list, the rows of X
     ls = step.in_parts(forward_backward, X, y, net, devices, loss)  # once; with --accumulate, for each part
     trainer.step(batch_size)
@@ -84,13 +84,13 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **setting
     """
     setup = TrainingSetup('concise', num_gpus, batch_size, lr, settings)
     devices, (train_iter, test_iter), run = setup.devices, setup.data, setup.run
-    npx.random.seed(setup.seed)  # for a net with known shapes; ResNet-18 gets its values in the first batch of `run`
+    npx.random.seed(setup.seed)  # for a net with known shapes; ResNet-18 draws its weights in the first batch of `run`
     net = resnet18(10, setup.dtype) if setup.net is None else setup.net
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices, force_reinit=True)  # setup.net may have parameters
     if setup.net is None:
         net.hybridize(static_alloc=True, static_shape=True)  # for speed: one operator, in memory allocated once
-    # The book passes all parameters. From those without gradients, batch norm's statistics, the Trainer would copy the
-    # first device's to the others, at a time when static shapes write them
+    # The book passes all parameters. The Trainer would also copy batch norm's statistics from the first device to the
+    # others, while a backward pass may be writing them
     params = [param for param in net.collect_params().values() if param.grad_req != 'null']
     # gluon.Trainer(params, optimizer, optimizer_params, update_on_kvstore=False); with --horovod or --clip-norm, a
     # subclass of it

@@ -7,9 +7,9 @@
 Each device holds a copy of the parameters and gets its shard of every batch. It computes the gradient of that shard.
 The gradients are summed over the devices, and every device takes the same step.
 
-Three things are for speed: `@hybridized`, `cross_entropy` and the crop in `lenet`. They change finite results by
-rounding only. `cross_entropy` also takes probabilities, for --label-smoothing. A function that "does not block" queues
-operations in MXNet's engine and returns before they are computed.
+For speed, there are `@hybridized`, `cross_entropy`, and in `lenet` the crop and ``npx.activation``. They change finite
+results by rounding only. `cross_entropy` also takes probabilities, for --label-smoothing. A function that "does not
+block" queues operations in MXNet's engine and returns before they are computed.
 """
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def sgd(params: list, lr: float, batch_size: int) -> None:
 
 
 def forward_backward(X: np.ndarray, y: np.ndarray, device_params: list, devices: list) -> list:
-    """Compute the gradient of one batch on each device, for its shard; return the losses; does not block.
+    """On each device, compute the gradient of its shard of a batch; return the losses; does not block.
 
     Source: D2L 13.5.6, the first half of ``train_batch``.
     """

@@ -74,7 +74,7 @@ def same_folder(path: str | os.PathLike) -> SameFolder:
 
 
 def beside(path: str | os.PathLike, name: str = '') -> FileInFolder:
-    """Return the path of a file to write beside `path`, or `path` itself, in a folder that somebody else may have made.
+    """Return `path`, or the file `name` beside it, as a file in an open `SameFolder`, possibly made by somebody else.
 
     It is for names that the user has not given: `write_atomically` does not follow a link there.
     """
@@ -82,9 +82,9 @@ def beside(path: str | os.PathLike, name: str = '') -> FileInFolder:
 
 
 def write_atomically(path: str | os.PathLike, content: bytes | memoryview) -> None:
-    """Write a file that is complete even after a crash, with the mode of the one that it replaces.
+    """Write a file, with the mode of the one that it replaces. After a crash, the old or the new one is complete.
 
-    It can be the target of a link, except in a `SameFolder`. An OSError names `path`.
+    If `path` is a link, its target is written, except in a `SameFolder`. An OSError names `path`.
     """
     # The content goes to another file, which is synced to disk and renamed. If writing fails, the old file stays
     try:
@@ -95,7 +95,7 @@ def write_atomically(path: str | os.PathLike, content: bytes | memoryview) -> No
         else:
             _write(os.path.realpath(path), content, None)
     except OSError as error:
-        error.filename = os.fspath(path)  # a full disk names no file, and other errors name the other file
+        error.filename = os.fspath(path)  # a full disk names no file, and other errors name the unfinished file
         raise
 
 
@@ -137,7 +137,7 @@ def check_writable(path: str | os.PathLike, new_folder: str | os.PathLike | None
                    source: str | os.PathLike | None = None) -> None:
     """Raise ValueError if `write_atomically` cannot write a file, or would replace `source`. Writes nothing.
 
-    `new_folder` need not exist yet.
+    `new_folder` may be missing: it is created later.
     """
     if getattr(path, 'folder', None) and os.path.islink(path):
         raise ValueError(f'{path} cannot be written: it is a link; remove it, or name a file with --out')

@@ -14,7 +14,7 @@ from typing import Any
 
 @contextlib.contextmanager
 def lost_interrupts_sent_again() -> Iterator[None]:
-    """Interrupt the main thread again after an interrupt within a ``__del__`` in the block, which Python discards.
+    """Send a Ctrl-C in the block again if Python discards it, as it does inside a ``__del__``.
 
     Does nothing outside the main thread, and if Ctrl-C has another handler than Python's.
     """
@@ -32,7 +32,7 @@ def lost_interrupts_sent_again() -> Iterator[None]:
         interrupted = True
         raise
     finally:
-        # A generator that nobody has read to its end may be closed in another thread
+        # Used in a generator, such as `Run.epochs`, this may end in another thread
         if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) == sender.handler:
             signal.signal(signal.SIGINT, given)
         if sys.unraisablehook == sender.hook:
@@ -43,8 +43,8 @@ def lost_interrupts_sent_again() -> Iterator[None]:
 class _Sender:
     """Handler of SIGINT and hook of `sys`, with a thread that sends an interrupt again if Python has discarded it.
 
-    The thread runs before: to start one where the interrupt is lost would wait while other threads run, or fail. If it
-    has ended, as in a forked process, both do as Python does.
+    The thread starts early: where the interrupt is lost, starting one could block or fail. If it has ended, as after a
+    fork, handler and hook act as Python's.
     """
 
     def __init__(self, show: Any):
@@ -61,7 +61,7 @@ class _Sender:
             self._show(unraisable)
 
     def handler(self, number: int, frame: FrameType | None) -> None:
-        """Raise KeyboardInterrupt, but not within the hook, where Python would discard it without another call."""
+        """Raise KeyboardInterrupt, but not within the hook, where Python discards it without calling the hook again."""
         caller = frame
         while caller and caller.f_code is not _Sender.hook.__code__:
             caller = caller.f_back
@@ -72,7 +72,7 @@ class _Sender:
 
 
 def _send_again(lost: SimpleQueue, main_thread: int) -> None:
-    """Send an interrupt for each True in the queue, until False or, if that would be one too many, None."""
+    """Send one interrupt for each group of True in the queue. False ends this; None also cancels a waiting one."""
     last = lost.get()
     while last:
         time.sleep(0.01)  # for the main thread to leave the destructor; an interrupt that is too early is lost again

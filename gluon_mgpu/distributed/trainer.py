@@ -7,7 +7,7 @@ import numpy
 
 from ..mxnet_setup.compat import mx, trainer_devices
 from ..parallel.clipping import ClippingTrainer
-from ..parallel.step import add_zero, check_same
+from ..parallel.step import check_same, zero_unused_gradient
 from ..parallel.workers import checksum
 
 
@@ -42,7 +42,7 @@ class HorovodTrainer(ClippingTrainer):
         fresh_on_all = self._workers.allgather([param.list_data()[0]._fresh_grad for param in trained])
         for param, fresh in zip(trained, zip(*fresh_on_all)):
             if any(fresh):
-                add_zero(param)
+                zero_unused_gradient(param)
 
     def _allreduce_grads(self) -> None:
         for param in self._params:

@@ -1,4 +1,4 @@
-"""The parts of a training step on all devices that are the same for all networks.
+"""The training step on several devices: the parts that are the same for every network.
 
 A network is a Gluon block, a `SyncBatchNorm`, or a list of parameters for each device.
 """
@@ -15,7 +15,7 @@ from .sync_batch_norm.synchronized import SyncBatchNorm
 def in_parts(forward_backward: Callable, X: Any, y: Any, net: Any, devices: Devices, *args: Any) -> list:
     """Call ``forward_backward(X, y, net, devices, *args)``, once or for each of ``devices.parts`` parts of a batch.
 
-    Parts need less memory. Returns the losses of all parts; the gradients on each device are the sums over all; does
+    Parts need less memory. Returns the losses of all parts; each device's gradients are summed over the parts; does
     not block. `forward_backward`, such as `concise.forward_backward`, computes the gradients on all devices and returns
     the losses. The rows are cut as evenly as possible, and into fewer parts if some device would get no rows. With
     several workers, there are always as many parts, some possibly without rows, because all workers take part in the
@@ -27,12 +27,12 @@ def in_parts(forward_backward: Callable, X: Any, y: Any, net: Any, devices: Devi
     if num_parts <= 1:
         return forward_backward(X, y, net, devices, *args)
     ls: list = []
-    for at in [shard_rows(num_rows, part, num_parts) for part in range(num_parts)]:
+    for rows in [shard_rows(num_rows, part, num_parts) for part in range(num_parts)]:
         # g <- (gradient of this part) + (sum over the parts before)
         sums = [g.copy() for g in gradients(net, devices, ['write'])] if ls else []
         for g in gradients(net, devices, ['write']):
             fill(g, 0)  # a part need not use every parameter
-        ls += forward_backward(rows_of(X, at), rows_of(y, at), net, devices, *args)
+        ls += forward_backward(rows_of(X, rows), rows_of(y, rows), net, devices, *args)
         if sums:
             for g, so_far in zip(gradients(net, devices, ['write']), sums):
                 g += so_far
@@ -64,8 +64,8 @@ def trained(net: Any) -> list:
     return [param for param in params if param.grad_req != 'null']
 
 
-def add_zero(param: gluon.Parameter) -> None:
-    """Let each device whose backward pass has not used a parameter add the gradient 0 instead of an older one."""
+def zero_unused_gradient(param: gluon.Parameter) -> None:
+    """Set the gradient to 0 on devices whose backward pass did not use the parameter, and mark all as written."""
     for weight, gradient in zip(param._data or (), param._grad or ()):  # none if frozen
         if not weight._fresh_grad and param.grad_req == 'write':
             fill(gradient, 0)
@@ -73,7 +73,7 @@ def add_zero(param: gluon.Parameter) -> None:
 
 
 def gradients(net: Any, devices: list, kinds: Sequence[str] = ('write', 'add')) -> list:
-    """Return the gradients on all devices, by default also those that accumulate (``'add'``); does not block."""
+    """Return the gradients on these devices with such a ``grad_req``; of lists of arrays, all. Does not block."""
     if not hasattr(net, 'collect_params'):
         return [param.grad for params in net for param in params]
     params = [param for param in trained(net) if param.grad_req in kinds and not param._deferred_init]
@@ -83,9 +83,9 @@ def gradients(net: Any, devices: list, kinds: Sequence[str] = ('write', 'add')) 
 def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:
     """Set the gradients of the devices that got no rows of the batch `X` to zero, in place.
 
-    These are the devices after the first n, if `X` has n rows. Otherwise the sum would contain their gradients of an
-    earlier batch. They get the batch norm statistics of the first device, unless `SyncBatchNorm` has updated all. Waits
-    for all devices if there are such statistics; otherwise does not block.
+    With n rows, these are the devices after the first n. Otherwise, their old gradients would enter the sum. They also
+    get batch norm's statistics of the first device, after a wait for all devices; not from a `SyncBatchNorm`, which
+    has updated all, or without any rows. Otherwise this does not block.
     """
     num_rows = check_rows(X)
     if not (idle_devices := devices[num_rows:]):
@@ -106,8 +106,8 @@ def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:
 def zero_grad(net: gluon.Block, devices: list) -> None:
     """Set the gradients of `net` on some of its devices to zero, in place; does not block.
 
-    Gradients with ``grad_req='add'`` stay: they are sums, to which these devices add nothing. All that the other
-    devices have used are marked as written by a backward pass. Otherwise Gluon's Trainer would reject or skip them.
+    Gradients with ``grad_req='add'`` stay: they are sums, to which these devices add nothing. What all other devices
+    have used (everything, if there are no others) is marked as written, so that Gluon's Trainer accepts it.
     """
     for gradient in gradients(net, devices, ['write']):
         fill(gradient, 0)
@@ -120,7 +120,7 @@ def zero_grad(net: gluon.Block, devices: list) -> None:
 
 
 def check_params(device_params: list, devices: list) -> None:
-    """Raise ValueError unless the first parameter (for speed) for each of `devices` is there, with a gradient."""
+    """Check the first parameter (only that, for speed) of each device; ValueError if it is missing or elsewhere."""
     if any(hasattr(params, 'ctx') for params in device_params):
         raise ValueError('the parameters are one list of arrays: pass a list of lists, with the copies for each device '
                          'from get_params(params, device)')
@@ -142,8 +142,8 @@ def prepare_trainer(trainer: gluon.Trainer, devices: list) -> None:
         raise ValueError("the Trainer was made with kvstore=None and sums no gradients: leave it out, or use 'device'")
     for param in trainer._params:
         check_same(f'{param.name} is on', param.list_ctx(), devices)
-        # Otherwise Gluon's step marks them, except with a key-value store that updates: it would add old gradients of
-        # unused layers again
+        # With a key-value store that updates, Gluon's step does not mark them, and would add old gradients of unused
+        # layers again
         if trainer._update_on_kvstore and param.grad_req != 'null':
             for weight in param._data or ():
                 weight._fresh_grad = False
@@ -152,5 +152,5 @@ def prepare_trainer(trainer: gluon.Trainer, devices: list) -> None:
 def check_same(what: str, found: Sequence, devices: Sequence) -> None:
     """Raise ValueError unless two lists have the same devices in the same order. `what` begins the message."""
     if found != devices:
-        raise ValueError(f'{what} {found}, but the step is on {list(devices)}: use the same devices for both; make the '
+        raise ValueError(f'{what} {found}, but the step is on {list(devices)}: use the same devices for both; make a '
                          'Trainer after the network is initialized')

@@ -36,8 +36,8 @@ def with_settings(chapter: str) -> Callable[[Function], Function]:
 
 def find_devices(settings: dict, workers: Workers, log: Callable[[str], None] = lambda line: None,
                  name: Callable[[str], str] = str) -> list:
-    """Return the devices that checked settings name; by default two GPUs, the only one, or else two CPU contexts."""
-    # `log` gets a line if there are no GPUs for the default; `name` is as in `check_together`
+    """Return the devices for checked settings. Without any: two GPUs, or the only one, or two CPU contexts."""
+    # `log` gets a line when CPU contexts replace GPUs; `name` is as in `check_together`
     if workers.device is not None and settings['devices'] is None and settings['num_gpus'] in (None, 1):
         devices = check_devices([workers.device])
     elif settings['devices'] is None:
@@ -76,8 +76,8 @@ class TrainingSetup:
     """The devices, data, run and settings of one training, from the arguments of ``train``, which are checked first.
 
     `chapter` is the one whose `settings` are taken, ``'scratch'`` or ``'concise'``; those left out have its defaults.
-    `allreduce` is for devices that have no other. The attributes have the names of the settings; ``data`` is
-    (train_iter, test_iter). Raises ValueError for an argument that is invalid.
+    `allreduce` is for devices that have no other. The attributes are seed, run, net, devices and data, a pair
+    (train_iter, test_iter), and for a chapter with a Trainer its settings. Raises ValueError for an invalid argument.
     """
 
     def __init__(self, chapter: str, num_gpus: int | None, batch_size: int, lr: float | Callable, settings: dict,

@@ -70,6 +70,6 @@ def _train_batch(net, features, labels, loss, trainer, devices: Devices, split_f
     ls = step.in_parts(backward, features, labels, net, devices)
     for param in trainer._params:  # the devices stay equal if only some of them have used a parameter
         if trainer._update_on_kvstore or any(weight._fresh_grad for weight in param._data or ()):
-            step.add_zero(param)
+            step.zero_unused_gradient(param)
     trainer.step(devices.divisor(features), ignore_stale_grad=True)  # a BERT classifier does not use all layers of BERT
     return ls, correct

@@ -284,7 +284,7 @@ def test_a_trainer_that_is_older_than_the_devices(make, again, before, after, st
         net.collect_params().reset_ctx(devices[:after]) if MXNET_MAJOR < 2 else net.reset_ctx(devices[:after])
     else:
         net.initialize(ctx=devices[:after], force_reinit=True)
-    with pytest.raises(ValueError, match=r'but the step is on \[.*\]: use the same devices for both; make the Trainer'):
+    with pytest.raises(ValueError, match=r'but the step is on \[.*\]: use the same devices for both; make a Trainer'):
         run_step(net, trainer, devices[:after])
     with pytest.raises(ValueError, match=r'is on \[.*\], but the step is on'):
         run_step(net, trainer, devices[:before])

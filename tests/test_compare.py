@@ -75,6 +75,11 @@ def test_a_summary_leaves_out_first_epochs_and_scales_to_60000_rows():
     assert summary['rounds'] == 2
 
 
+def test_more_epochs_can_be_left_out():
+    summary = results.summarize([run_of(epoch_seconds=[9.0, 4.0, 1.0, 2.0])], uncounted=2)
+    assert (summary['fastest'], summary['epoch_seconds'], summary['slowest']) == (2.0, 3.0, 4.0)
+
+
 def test_ratios_are_to_the_reference():
     runs = {'slow': [run_of(epoch_seconds=[1, 3])], 'ours': [run_of(epoch_seconds=[1, 2])], 'gone': []}
     summaries = results.compare(runs, 'ours')

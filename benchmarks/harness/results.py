@@ -19,22 +19,24 @@ COLUMNS = (  # heading, and the function that formats a summary
 )
 
 
-def summarize(runs: list) -> dict:
+def summarize(runs: list, uncounted: int = 1) -> dict:
     """Summarize one contender's runs.
 
     Parameters
     ----------
     runs : list of dict
-        From `process.run`; at least one, each with two or more epochs.
+        From `process.run`; at least one, each with more than `uncounted` epochs.
+    uncounted : int
+        Epochs at the beginning of each run in which a contender may compile or still get faster.
 
     Returns
     -------
     dict
-        ``epoch_seconds``, ``fastest``, ``slowest``: median and extremes of all epochs except the first of each run,
-        scaled to `FULL_EPOCH` rows. The rest are medians over the runs, not scaled.
+        ``epoch_seconds``, ``fastest``, ``slowest``: median and extremes of the counted epochs of all runs, scaled to
+        `FULL_EPOCH` rows. The rest are medians over the runs, not scaled.
     """
     scale = FULL_EPOCH / runs[0]['rows']
-    steady = [seconds * scale for run in runs for seconds in run['epoch_seconds'][1:]]
+    steady = [seconds * scale for run in runs for seconds in run['epoch_seconds'][uncounted:]]
     summary = {name: statistics.median(run[name] for run in runs)
                for name in ('job_seconds', 'cores_busy', 'peak_mb', 'loss', 'test_acc')}
     median = statistics.median(steady)
@@ -43,13 +45,13 @@ def summarize(runs: list) -> dict:
             'first_epoch_seconds': statistics.median(run['epoch_seconds'][0] for run in runs)}
 
 
-def compare(runs_of: dict, reference: str, mflop: dict | None = None) -> dict:
+def compare(runs_of: dict, reference: str, mflop: dict | None = None, uncounted: int = 1) -> dict:
     """Return summaries by name with ``ratio``, the time relative to the reference, and ``gflops``.
 
     `mflop` has the number of operations per image in millions by name. Contenders without runs are left out. Without
     the reference, every ratio is None; without `mflop`, every rate is None.
     """
-    summaries = {name: summarize(runs) for name, runs in runs_of.items() if runs}
+    summaries = {name: summarize(runs, uncounted) for name, runs in runs_of.items() if runs}
     ours = summaries.get(reference)
     for name, summary in summaries.items():
         summary['gflops'] = summary['images_per_second'] * mflop[name] / 1000 if mflop else None

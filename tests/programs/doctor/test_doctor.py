@@ -99,7 +99,7 @@ def test_two_threads_per_context(doctor):
     report = doctor(OMP_NUM_THREADS='2')
     fault, = report['findings']
     assert fault['level'] == 'fault' and fault['what'].startswith('OMP_NUM_THREADS=2 ') and fault['remedy']
-    assert report['engine']['you'] == {'OMP_NUM_THREADS': '2'}
+    assert report['engine']['you']['OMP_NUM_THREADS'] == '2'
 
 
 def test_a_full_disk(doctor):

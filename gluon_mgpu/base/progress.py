@@ -5,7 +5,7 @@ import sys
 import threading
 
 from tqdm import tqdm
-from tqdm.utils import disp_len
+from tqdm.utils import disp_len, disp_trim
 
 from .program import show, warn
 
@@ -31,7 +31,8 @@ class ProgressBar(tqdm):
         parts, columns = (self.bar_format or '').split(', '), self.format_dict['ncols']
         while columns and len(parts) > 1 and disp_len(self._formatted(parts, None)) > columns:
             del parts[-1]
-        return self._formatted(parts, columns)
+        text = self._formatted(parts, columns)
+        return disp_trim(text, columns) if columns else text  # tqdm 4.62 trims only a text with a bar
 
     def _formatted(self, parts: list[str], columns: int | None) -> str:
         return self.format_meter(**{**self.format_dict, 'bar_format': ', '.join(parts) or None, 'ncols': columns})

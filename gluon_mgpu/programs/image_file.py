@@ -28,8 +28,10 @@ def read_image(path) -> numpy.ndarray:
                     raise ValueError('its pixels have 32 bits')
                 upright = ImageOps.exif_transpose(file)
                 if upright.mode.startswith('I'):  # 16 bits: keep the upper 8; Pillow itself would clip at 255
-                    grey = numpy.empty((upright.height, upright.width), 'uint8')
-                    upright = Image.fromarray(numpy.floor_divide(numpy.asarray(upright), 256, out=grey, casting='unsafe'))
+                    pixels = numpy.asarray(upright)
+                    upper = numpy.empty(pixels.shape, 'uint8')
+                    upright = Image.fromarray(numpy.floor_divide(pixels, 256, out=upper, casting='unsafe'))
+                    del pixels
                 # The mean of squares of pixels, because the arithmetic below needs 60 bytes for each
                 shrunk = upright.convert('RGBA').reduce(max(1, max(upright.size) // MAX_SIDE))
                 transparent = shrunk.convert('LA')

@@ -31,7 +31,6 @@ def read_image(path) -> numpy.ndarray:
                     pixels = numpy.asarray(upright)
                     upper = numpy.empty(pixels.shape, 'uint8')
                     upright = Image.fromarray(numpy.floor_divide(pixels, 256, out=upper, casting='unsafe'))
-                    del pixels
                 # The mean of squares of pixels, because the arithmetic below needs 60 bytes for each
                 shrunk = upright.convert('RGBA').reduce(max(1, max(upright.size) // MAX_SIDE))
                 transparent = shrunk.convert('LA')

@@ -17,10 +17,12 @@ class StaticSequential(gluon.nn.HybridSequential):
     After ``hybridize(static_alloc=True, static_shape=True)``, Gluon has a single operator. It prepares that again at
     each change between training and evaluation or to another shape, such as that of a smaller last batch, and its first
     layer again for each new input. MXNet then gives it other temporary memory, and the memory of the process grows over
-    many epochs. Therefore this network also works on a copy of its input. Nothing else differs.
+    many epochs. Therefore this network also works on a copy of its input.
 
     A call in another mode than the one before waits for all devices: MXNet's engine does not know that the backward
-    pass of an operator with static shapes writes batch norm's running statistics, which another operator may read.
+    pass of an operator with static shapes writes batch norm's running statistics, which another operator may read. For
+    the same reason, the statistics may lose an update if two calls are recorded before one backward pass; call
+    ``hybridize(static_alloc=True)`` for that. Gradients and parameters are right. Nothing else differs.
     """
 
     _cached_graph: tuple  # Gluon's: the inputs and the graph of the last trace, () before

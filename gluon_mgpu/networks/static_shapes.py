@@ -20,9 +20,9 @@ class StaticSequential(gluon.nn.HybridSequential):
     many epochs. Therefore this network also works on a copy of its input.
 
     A call in another mode than the one before waits for all devices: MXNet's engine does not know that the backward
-    pass of an operator with static shapes writes batch norm's running statistics, which another operator may read. For
-    the same reason, the statistics may lose an update if two calls are recorded before one backward pass; call
-    ``hybridize(static_alloc=True)`` for that. Gradients and parameters are right. Nothing else differs.
+    pass of an operator with static shapes writes batch norm's running statistics, which another operator may read. If
+    two calls are recorded before one backward pass, the statistics of either may be added first, for the same reason;
+    ``hybridize(static_alloc=True)`` keeps the order. Nothing else differs.
     """
 
     _cached_graph: tuple  # Gluon's: the inputs and the graph of the last trace, () before

@@ -100,7 +100,7 @@ def late_prediction_before_training(net, trainer, rng, device):
 
 
 def two_calls_before_a_backward_pass(net, trainer, rng, device):
-    """Without the running statistics, which may lose an update, as the docstring of StaticSequential says."""
+    """Without the running statistics: the order of their updates is open, as StaticSequential says."""
     for _ in range(4):
         ls = []
         for rows in (7, 5):

@@ -91,7 +91,7 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **setting
         net.hybridize(static_alloc=True, static_shape=True)  # for speed: one operator, in memory allocated once
     # The book passes all parameters. The Trainer would also copy batch norm's statistics from the first device to the
     # others, while a backward pass may be writing them
-    params = [param for param in net.collect_params().values() if param.grad_req != 'null']
+    params = step.trained(net)
     # gluon.Trainer(params, optimizer, optimizer_params, update_on_kvstore=False); with --horovod or --clip-norm, a
     # subclass of it
     trainer = devices.workers.trainer(params, setup.optimizer, setup.optimizer_params, setup.clip_norm)

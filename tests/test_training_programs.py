@@ -45,14 +45,19 @@ def make(net, devices, how='eager'):
     return net
 
 
-def step(losses_of, params, trainer, X, y, devices, batch_size=12):
-    """Take the step of own-project.md; ``losses_of(X_shard, y_shard)`` is the loss of each row of a shard."""
+def take_gradients(losses_of, nets, X, y, devices):
+    """Compute the gradients as own-project.md does; ``losses_of(X_shard, y_shard)`` is the loss of each row."""
     X_shards, y_shards = split_batch(X, y, devices)
     with autograd.record():
         ls = [losses_of(X_shard, y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
     autograd.backward(ls)
-    for net in params:
+    for net in nets:
         zero_grad(net, devices[len(y):])
+
+
+def step(losses_of, nets, trainer, X, y, devices, batch_size=12):
+    """Take the step of own-project.md."""
+    take_gradients(losses_of, nets, X, y, devices)
     trainer.step(batch_size)
 
 
@@ -196,11 +201,7 @@ def clipped_by_a_list_made_before(trainer_of, devices, rng, how) -> Iterator:
     trainer = trainer_of(trainable(net), 'sgd', {'learning_rate': 0.1})
     gradients = [[param.grad(device) for param in trainable(net)] for device in devices]
     for X, y in batches(rng):
-        X_shards, y_shards = split_batch(X, y, devices)
-        with autograd.record():
-            ls = [squared(net)(X_shard, y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
-        autograd.backward(ls)
-        zero_grad(net, devices[len(y):])
+        take_gradients(squared(net), [net], X, y, devices)
         trainer.allreduce_grads()
         for of_device in gradients:
             norm = sum((g ** 2).sum() for g in of_device) ** 0.5
@@ -218,11 +219,7 @@ def accumulated(trainer_of, devices, rng, how) -> Iterator:
         param.grad_req = 'add'
     for _ in range(3):
         for X, y in batches(rng):
-            X_shards, y_shards = split_batch(X, y, devices)
-            with autograd.record():
-                ls = [squared(net)(X_shard, y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
-            autograd.backward(ls)
-            zero_grad(net, devices[len(y):])
+            take_gradients(squared(net), [net], X, y, devices)
         trainer.step(30)
         for param in trainable(net):
             for gradient in param.list_grad():

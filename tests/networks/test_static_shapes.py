@@ -9,6 +9,7 @@ import pytest
 
 from gluon_mgpu.mxnet_setup.compat import HybridBlock, autograd, gluon, graph_to_json, init, mx, np, npx
 from gluon_mgpu.networks.static_shapes import MAX_OPERATORS, StaticSequential
+from gluon_mgpu.parallel.step import trained
 
 nn = gluon.nn
 STATIC = {'static_alloc': True, 'static_shape': True}
@@ -44,10 +45,6 @@ def late(device):
 def batch(rng, device, rows=7, side=6):
     return (np.array(rng.normal(size=(rows, 2, side, side)), dtype='float64', ctx=device),
             np.array(rng.normal(size=(rows, 3)), dtype='float64', ctx=device))
-
-
-def trained(net):
-    return [param for param in net.collect_params().values() if param.grad_req != 'null']
 
 
 def train(net, trainer, rng, device, scale=1, **options):

@@ -24,7 +24,7 @@ ONLY_BY_THE_STORE = {'lars', 'lbsgd', 'nadam', 'sgld'}
 
 
 class HalfAsOften(mx.optimizer.SGD):
-    """An optimizer of one's own, which counts its calls, and takes half of every second step."""
+    """An optimizer that a user wrote: it counts its calls, and takes half of every second step."""
 
     def __init__(self, **settings):
         super().__init__(**settings)

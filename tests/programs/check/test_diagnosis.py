@@ -240,7 +240,7 @@ def test_the_optimizers_state_on_a_device_without_rows(batches):
 
 
 class CountsItsCalls(mx.optimizer.Optimizer):
-    """An optimizer of one's own, with a step that gets shorter with each call."""
+    """An optimizer that a user wrote, with a step that gets shorter with each call."""
 
     def __init__(self, **settings):
         super().__init__(**settings)
@@ -273,7 +273,7 @@ def step_that_reads_its_optimizer(state, X, y, devices):
     slow('sgld', step_with_trainer), ('countsitscalls', step_with_trainer),
     slow('countsitscalls', step_that_reads_its_optimizer)])
 def test_optimizers_that_each_device_calls(name, step, batches, monkeypatch):
-    """With updates on the key-value store, they are right, also those of one's own."""
+    """With updates on the key-value store, all are right, also those that a user wrote."""
     for kind in (CountsItsCalls, OwnNadam):
         monkeypatch.setitem(mx.optimizer.Optimizer.opt_registry, kind.__name__.lower(), kind)
     for on_kvstore in (False, None, True):

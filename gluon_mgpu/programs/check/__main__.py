@@ -15,7 +15,7 @@ from typing import Any
 import numpy
 
 from ...base.flags import Parser, text
-from ...base.program import BAD_INPUT, JobError, engine_line
+from ...base.program import BAD_INPUT, JobError, engine_line, warn
 from ...devices import parse_devices
 from ...distributed.horovod_workers import HorovodWorkers
 from . import check_data_parallel
@@ -46,7 +46,7 @@ def _run(args: argparse.Namespace) -> None:
         users = [summary for summary, (frame, _) in frames if _is_users(frame)]
         if users or not (line or isinstance(error, (ValueError, OSError))):
             trace.stack = traceback.StackSummary.from_list(users or trace.stack)  # those of MXNet would be longer
-            print(*trace.format(), sep='', end='', file=sys.stderr)  # here, because Python's status would be 1: wrong
+            warn(''.join(trace.format()).rstrip())  # here, because Python's status would be 1: wrong
             line = line or 'nothing was checked because of the error above'
         if not line:
             raise

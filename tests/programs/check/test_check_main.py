@@ -49,6 +49,7 @@ def test_a_step_for_other_inputs_than_the_default_images(capsys):
 
 @pytest.mark.parametrize(('code', 'words'), [
     ("def make(devices): raise ValueError('mine')", 'ValueError: mine'),
+    (r"def make(devices): raise ValueError('\x1b]0;mine')", r'ValueError: \x1b]0;mine'),
     ("def make(devices): return {}['mine']", "KeyError: 'mine'"),
     ('def make(devices): return np.dot(np.ones(2), np.ones(3))', 'MXNetError'),
     ("def batches(): return {}['mine']", "KeyError: 'mine'"), ('{}.mine', "AttributeError: 'dict' object has no"),

@@ -16,6 +16,7 @@ import numpy
 
 from ...base.flags import Parser, text
 from ...base.program import BAD_INPUT, JobError, engine_line, warn
+from ...base.text import print_text
 from ...devices import parse_devices
 from ...distributed.horovod_workers import HorovodWorkers
 from . import check_data_parallel
@@ -67,7 +68,7 @@ def _check(args: argparse.Namespace) -> None:
     with HorovodWorkers(program='check') if args.horovod else contextlib.nullcontext() as workers:
         report = check_data_parallel(make, train_batch, batches, args.devices and parse_devices(args.devices), workers)
         if not workers or workers.rank == 0:
-            print(report)
+            print_text(*str(report).splitlines())
         if not report.ok:
             raise JobError('', on_all_ranks=True)
 

@@ -78,9 +78,9 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
 def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **settings: Any) -> Run:
     """Train ResNet-18 on multiple devices; print the accuracy, the seconds per epoch and the devices.
 
-    Source: D2L 13.6.3, ``train``. Takes, returns and raises the same as `scratch.train`, with more settings, such as
-    ``dtype``, ``momentum``, or ``net``, another network, whose parameters are initialized anew; `settings.py` declares
-    all. Raises ValueError also if a device does not support `dtype`.
+    Source: D2L 13.6.3, ``train``. Takes, returns and raises the same as `scratch.train`, but has no ``allreduce``, and
+    more settings, such as ``dtype``, ``momentum``, or ``net``, another network, whose parameters are initialized anew;
+    `settings.py` declares all. Raises ValueError also if a device does not support `dtype`.
     """
     setup = TrainingSetup('concise', num_gpus, batch_size, lr, settings)
     devices, (train_iter, test_iter), run = setup.devices, setup.data, setup.run

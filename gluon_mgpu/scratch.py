@@ -7,7 +7,7 @@
 Each device holds a copy of the parameters and gets its shard of every batch. It computes the gradient of that shard.
 The gradients are summed over the devices, and every device takes the same step.
 
-For speed, there are `@hybridized`, `cross_entropy`, and in `lenet` the crop and ``npx.activation``. They change finite
+`@hybridized`, `cross_entropy`, and in `lenet` the crop and ``npx.activation`` are for speed. They change finite
 results by rounding only. `cross_entropy` also takes probabilities, for --label-smoothing. A function that "does not
 block" queues operations in MXNet's engine and returns before they are computed.
 """

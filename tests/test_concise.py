@@ -11,6 +11,7 @@ from trainers import on_each_device, trainable
 
 from gluon_mgpu import concise
 from gluon_mgpu.mxnet_setup.compat import gluon, init, np, npx
+from gluon_mgpu.networks.static_shapes import StaticSequential
 from gluon_mgpu.parallel.sharing import Devices
 from gluon_mgpu.training.run import Run
 
@@ -142,6 +143,22 @@ def test_only_the_parameters_of_the_callers_network_change(devices, rng):
     assert net(X).shape == (4, 3)
     net.cast('float64')
     assert net(X.astype('float64')).dtype == numpy.float64
+
+
+def test_a_second_training_of_a_network_with_static_shapes(devices, rng):
+    """Its parameters are new arrays, for which Gluon's operator of the first training is not prepared."""
+    X, y = oracle.images(rng, 8)
+    batches, losses = Batches([(np.array(X), np.array(y))]), []
+    for hybridize in (False, True):
+        net = small_net(kind=StaticSequential)
+        if hybridize:
+            net.hybridize(static_alloc=True, static_shape=True)
+        for _ in range(2):
+            run = Run(3, quiet=True)
+            concise.train(2, 8, 0.5, devices=devices, data=(batches, batches), net=net, run=run)
+        losses.append([epoch.loss for epoch in run.history])
+    assert losses[0][2] < losses[0][0]
+    numpy.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)  # float32: a graph may order sums differently
 
 
 @pytest.mark.slow

@@ -54,7 +54,7 @@ def download(dataset: str, folder: Path, progress: bool = True) -> None:
                             'set XDG_CACHE_HOME to a writable folder') from None
     problems = '; '.join(f'{", ".join(hosts)} {problem}' for problem, hosts in hosts_by_problem.items())
     raise DownloadError(f'{title} could not be downloaded ({problems})',
-                        'use --data-dir to name a folder with the files')
+                        f'if you have the files, name a folder that contains {dataset}/ with --data-dir')
 
 
 def _download_from(mirror: str, checksums: tuple[str, ...], folder: Path, progress: bool) -> str:

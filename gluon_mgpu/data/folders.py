@@ -38,7 +38,7 @@ def cache_dir() -> Path:
         return Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') / 'gluon-mgpu'
     except (RuntimeError, KeyError):  # KeyError: Python 3.9
         raise DownloadError('there is no home folder to store downloads in', 'set XDG_CACHE_HOME to a writable '
-                            'folder, or use --data-dir to name a folder with the files') from None
+                            'folder, or name a folder that contains fashion-mnist/ or mnist/ with --data-dir') from None
 
 
 def named_folder(dataset: str, data_dir: str | os.PathLike, source: str = '') -> Path:

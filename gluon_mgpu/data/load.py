@@ -84,7 +84,7 @@ def _load(dataset, data_dir, log, progress) -> tuple[str, tuple, tuple]:
             return _load('fashion-mnist', data_dir, log, progress)
         except DownloadError as error:
             log(f"{error.args[0]}; training on the built-in dataset 'glyphs' instead. "
-                'Use --data-dir to name a folder with the files.')
+                'If you have the files, name a folder that contains fashion-mnist/ with --data-dir.')
             dataset = 'glyphs'
     if dataset == 'glyphs':
         from . import glyphs

@@ -62,7 +62,8 @@ def _operator(function: Callable, args: tuple) -> Callable[[list], Any]:
     """Trace a function; return an operator that takes the arrays in such arguments."""
     graph, names, lists = trace_function(function, args)
     inputs = graph.list_inputs()
-    outputs = mx.sym.Group([_copy(output) for output in graph.as_nd_ndarray()], type(graph))  # also others in each call
+    # Copies of the outputs as well, which are other arrays in each call
+    outputs = mx.sym.Group([_copy(output) for output in graph.as_nd_ndarray()], type(graph))
     run = cached_op(with_copies(outputs, inputs), [
         ('static_alloc', True), ('static_shape', True), ('data_indices', [*range(len(inputs))]), ('param_indices', [])])
     order = [names.index(name) for name in inputs]

@@ -14,15 +14,18 @@ MAX_OPERATORS = 16  # the most recently used; one for each shape and mode
 class StaticSequential(gluon.nn.HybridSequential):
     """``gluon.nn.HybridSequential`` that keeps an operator for each shape and mode after `hybridize`.
 
-    After ``hybridize(static_alloc=True, static_shape=True)``, Gluon has a single operator. It prepares that again at
+    After ``hybridize(static_alloc=True, static_shape=True)``, Gluon has a single operator. MXNet prepares it again at
     each change between training and evaluation or to another shape, such as that of a smaller last batch, and its first
-    layer again for each new input. MXNet then gives it other temporary memory, and the memory of the process grows over
+    layer again for each new input. Each time it takes other temporary memory, and the memory of the process grows over
     many epochs. Therefore this network also works on a copy of its input.
 
     A call in another mode than the one before waits for all devices: MXNet's engine does not know that the backward
-    pass of an operator with static shapes writes batch norm's running statistics, which another operator may read. If
-    two calls are recorded before one backward pass, the statistics of either may be added first, for the same reason;
-    ``hybridize(static_alloc=True)`` keeps the order. Nothing else differs.
+    pass of an operator with static shapes writes batch norm's running statistics, which another operator may read.
+
+    Call it once before each backward pass, or leave out ``static_shape``. Gluon's own operator with static shapes also
+    computes wrong gradients if the network is called twice in some losses and once in others. Here, two calls with
+    different shapes also count if there were losses of each shape alone before; and of the first two calls together,
+    either may update the running statistics first.
     """
 
     _cached_graph: tuple  # Gluon's: the inputs and the graph of the last trace, () before

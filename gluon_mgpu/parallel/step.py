@@ -1,6 +1,7 @@
 """The training step on several devices: the parts that are the same for every network.
 
-A network is a Gluon block, a `SyncBatchNorm`, or a list of parameters for each device.
+A network is a Gluon block, a `SyncBatchNorm`, or a list of parameters for each device, attached with
+``grad_req='write'``.
 """
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,8 +19,8 @@ def in_parts(forward_backward: Callable, X: Any, y: Any, net: Any, devices: Devi
     Parts need less memory. Returns the losses of all parts; each device's gradients are summed over the parts; does
     not block. `forward_backward`, such as `concise.forward_backward`, computes the gradients on all devices and returns
     the losses. The rows are cut as evenly as possible, and into fewer parts if some device would get no rows. With
-    several workers, there are always as many parts, some possibly without rows, because all workers take part in the
-    exchanges of each. `X` and `y` are arrays, or nested lists and tuples of arrays.
+    several workers, there are always ``devices.parts``, some possibly without rows, because all workers take part in
+    the exchanges of each. `X` and `y` are arrays, or nested lists and tuples of arrays.
     """
     num_rows, num_parts = check_rows(X, y), devices.parts
     if devices.workers.size == 1:
@@ -54,7 +55,7 @@ def backward(net: Callable, ls: list) -> None:
     elif ls:
         autograd.backward(ls)
     elif any(param._deferred_init for param in trained(net)):
-        raise ValueError('a batch without rows, before one has given the layers their shapes: leave it out')
+        raise ValueError('the first batch has no rows, so the shapes of layers are unknown: leave it out')
 
 
 def trained(net: Any) -> list:
@@ -73,7 +74,7 @@ def zero_unused_gradient(param: gluon.Parameter) -> None:
 
 
 def gradients(net: Any, devices: list, kinds: Sequence[str] = ('write', 'add')) -> list:
-    """Return the gradients on these devices with such a ``grad_req``; of lists of arrays, all. Does not block."""
+    """Return the gradients on these devices with a ``grad_req`` in `kinds`; of lists of arrays, all."""
     if not hasattr(net, 'collect_params'):
         return [param.grad for params in net for param in params]
     params = [param for param in trained(net) if param.grad_req in kinds and not param._deferred_init]
@@ -83,9 +84,9 @@ def gradients(net: Any, devices: list, kinds: Sequence[str] = ('write', 'add')) 
 def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:
     """Set the gradients of the devices that got no rows of the batch `X` to zero, in place.
 
-    With n rows, these are the devices after the first n. Otherwise, their old gradients would enter the sum. They also
-    get batch norm's statistics of the first device, after a wait for all devices; not from a `SyncBatchNorm`, which
-    has updated all, or without any rows. Otherwise this does not block.
+    With n rows, these are the devices after the first n; their old gradients would enter the sum. They also get batch
+    norm's statistics of the first device, after a wait for all devices, unless there are no rows, or a `SyncBatchNorm`
+    has updated all. Otherwise this does not block.
     """
     num_rows = check_rows(X)
     if not (idle_devices := devices[num_rows:]):

@@ -97,7 +97,7 @@ def main(argv: list | None = None) -> int:
     parser.add_argument('--devices', type=text, metavar='LIST',
                         help="names of devices, such as 'cpu:0' (default: those of the run)")
     parser.add_argument('--data-dir', type=path, metavar='DIR',
-                        help='folder with fashion-mnist/ and mnist/ (default: that of the run)')
+                        help='folder with fashion-mnist/ or mnist/ (default: that of the run)')
     parser.add_argument('--out', type=picture, metavar='FILE', help="(default: predictions.png in the run's folder)")
     return parser.run(argv, _run)
 

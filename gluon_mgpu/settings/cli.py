@@ -33,7 +33,7 @@ from ..training.schedules import schedule
 from ..training.signals import StopSignals
 from .chapters import CHAPTERS, Chapter
 from .resume import ResumedRun, check_on_rank_0, record_resume, resumed_settings, run_to_resume
-from .settings import ALL, arguments_of, defaults, flags_of
+from .settings import ALL, FLAGS, SHARED, arguments_of, defaults, flags_of
 from .setup import find_devices
 
 
@@ -83,7 +83,7 @@ class Job:
         workers.check_equal({**self.config, 'platform': ''})
         folder = workers.on_rank_0(self.open_folder)
         self.folder = self.locked or folder
-        with signals:  # until the end, because a signal after the training is too late
+        with signals:  # until the end: after the training, a signal is ignored
             # 4. The training on all, and the export on rank 0
             net = self.train()
             workers.on_rank_0(lambda: self.export(net))
@@ -278,6 +278,6 @@ def _given_flags(chapter: Chapter, argv: list | None) -> dict:
     given, unknown = parser.parse_known_args(argv)
     if unknown:
         flag = unknown[0].partition('=')[0]
-        chapters = [', '.join(setting.chapters) for setting in ALL.values() if setting.flag == flag]
+        chapters = [', '.join(setting.chapters) for setting in (*SHARED, *FLAGS) if setting.flag == flag]
         parser.error(f'{flag}: only for {chapters[0]}' if chapters else f'unrecognized arguments: {" ".join(unknown)}')
     return vars(given)

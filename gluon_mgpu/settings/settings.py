@@ -35,8 +35,8 @@ class Setting:
     default_text: str = ''       # a description of the default None
     page: str = ''               # of docs/
     accepts: str = ''            # the types that `train` accepts, if more than `kind` and that of the default
-    # 'fixed': a resumed run cannot change it, because another value would be another problem to solve: other data,
-    # another network or another objective. 'kept': it keeps the value if the flag is left out. 'not kept'
+    # 'fixed': a resumed run cannot change it, because its earlier steps would not fit another value. 'kept': the run
+    # keeps the value if the flag is left out. 'not kept': it gets the default
     on_resume: str = 'kept'
 
     @property
@@ -133,7 +133,7 @@ SHARED = (
 )
 # Arguments of `train` only
 ARGUMENTS = (Setting('data', accepts='tuple'), Setting('run', check=_run, accepts='Run'),
-             Setting('net', accepts='gluon.Block'))
+             Setting('net', accepts='gluon.HybridBlock'))
 # Flags only
 FLAGS = (
     Setting('lr_schedule', 'cosine: the rate falls to almost 0; step: it is divided by 10 after half and three '
@@ -144,7 +144,7 @@ FLAGS = (
             default_text='train all epochs'),
     Setting('dataset', 'auto: fashion-mnist, or glyphs, generated images, if it cannot be downloaded', 'auto',
             choices=DATASETS, on_resume='fixed', page='#data'),
-    Setting('data_dir', 'folder with fashion-mnist/ and mnist/; nothing is downloaded', check=full_path, metavar='DIR',
+    Setting('data_dir', 'folder with fashion-mnist/ or mnist/; nothing is downloaded', check=full_path, metavar='DIR',
             default_text='$GLUON_MGPU_DATA; if that is not set, ~/.cache/gluon-mgpu, into which they are downloaded',
             page='#data'),
     Setting('train_size', 'use only the first N training images', check=_from(1), kind=int, default_text='all'),
@@ -244,6 +244,6 @@ def check_together(settings: dict, devices: list, name: Callable[[str], str] = s
         raise ValueError(f'{name("momentum")} {settings["momentum"]}: adam has none; leave it out')
     if settings.get('optimizer') == 'adam' and len({device.device_id for device in devices}) < len(devices):
         raise ValueError(f'{name("devices")} {devices_text(devices)}: adam counts updates by the number of a device, '
-                         'so each needs another one, as gpu:0 and cpu:1')
+                         'so each needs its own, as gpu:0 and cpu:1')
     if 'dtype' in settings:
         check_dtype(settings['dtype'], devices, name('dtype'))

@@ -36,7 +36,7 @@ def with_settings(chapter: str) -> Callable[[Function], Function]:
 
 def find_devices(settings: dict, workers: Workers, log: Callable[[str], None] = lambda line: None,
                  name: Callable[[str], str] = str) -> list:
-    """Return the devices for checked settings. Without any: two GPUs, or the only one, or two CPU contexts."""
+    """Return the devices for checked settings; by default two GPUs, or the only one, or two CPU contexts."""
     # `log` gets a line when CPU contexts replace GPUs; `name` is as in `check_together`
     if workers.device is not None and settings['devices'] is None and settings['num_gpus'] in (None, 1):
         devices = check_devices([workers.device])
@@ -87,6 +87,8 @@ class TrainingSetup:
         self.seed: int = values['seed']
         self.run: Run = values['run']
         self.net: Any = values.get('net')
+        if self.net is not None:  # operators with static shapes would write gradients into the arrays of old parameters
+            self.net.apply(lambda block: block._clear_cached_op())
         devices, workers = values['devices'], self.run.workers
         if not isinstance(devices, Devices):
             devices = Devices(devices, shares=values['shares'], parts=values['accumulate'],

@@ -45,7 +45,7 @@ class Run:
     folder : path-like, optional
         An existing folder for ``history.csv``, which is written before the first and after every epoch.
     workers : Workers, optional
-        The processes that train together, by default this one alone. They know the signals.
+        The processes that train together, by default this one alone; they receive the signals.
     evaluated : str
         The rows that each epoch evaluates, ``'test'`` or ``'validation'``: their name in lines, curves and files.
 
@@ -101,7 +101,7 @@ class Run:
         seed : int, optional
             Seed MXNet and NumPy anew in each epoch, so that a run resumed after an epoch draws the same random numbers
             as an uninterrupted one. If resumed within an epoch, that epoch's random numbers begin anew. A DataLoader
-            that shuffles needs a seed to repeat the order. All workers have the same.
+            that shuffles needs a seed to repeat the order. Equal on all workers.
         lr : float or callable, optional
             The learning rate, or a function that maps the number of the update (1 for the first) to it. `Run.lr` has
             the rate of each batch, the history that of the last batch of each epoch.
@@ -118,7 +118,7 @@ class Run:
             self._write_history()  # 2. without epochs that this state does not have
             for _ in range(self.num_steps):  # 3. one by one, because MXNet's schedulers keep state
                 self.lr = next(self._lrs)
-            self._decide_whether_complete()  # 4. as for the history of a complete run
+            self._decide_whether_complete()  # 4. the restored history may be complete
             while not self.complete:
                 self._stop_after_signal()
                 epoch = self._epoch.number
@@ -183,7 +183,7 @@ class Run:
     def record_losses(self, ls: list) -> None:
         """Record the losses of the batch just queued: the arrays (n,) that `train_batch` returned.
 
-        About four times a second, but at least every 16 batches and at most after each, this waits for the batches
+        About four times a second, but at least every 16 batches and at most once per batch, this waits for the batches
         before and reads their losses; otherwise it does not block. Raises DivergenceError if a loss is NaN or infinite.
         """
         self._epoch.record_losses(ls)

@@ -21,7 +21,7 @@ from gluon_mgpu.data.folders import FILES
 
 CONTENTS = file_contents(dataset())
 MIRRORS = module.MIRRORS  # the real ones
-REMEDY = '; use --data-dir to name a folder with the files'
+REMEDY = '; if you have the files, name a folder that contains mnist/ with --data-dir'
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,8 @@ from gluon_mgpu.data import (
 )
 from gluon_mgpu.data.folders import FILES, cache_dir
 
-NO_HOME_REMEDY = 'set XDG_CACHE_HOME to a writable folder, or use --data-dir to name a folder with the files'
+NO_HOME_REMEDY = ('set XDG_CACHE_HOME to a writable folder, or name a folder that contains fashion-mnist/ or mnist/ '
+                  'with --data-dir')
 pytestmark = pytest.mark.usefixtures('no_dataset')
 
 

@@ -23,7 +23,7 @@ from gluon_mgpu.data import (
 from gluon_mgpu.data.folders import FILES, DownloadError, cache_dir
 
 GLYPHS_INSTEAD = ("training on the built-in dataset 'glyphs' instead. "
-                  'Use --data-dir to name a folder with the files.')
+                  'If you have the files, name a folder that contains fashion-mnist/ with --data-dir.')
 pytestmark = pytest.mark.usefixtures('no_dataset')
 
 

@@ -109,6 +109,19 @@ def two_calls_before_a_backward_pass(net, trainer, rng, device):
         yield [param.data().asnumpy() for param in trained(net)]
 
 
+def two_calls_in_some_losses(net, trainer, rng, device):
+    """Wrong gradients with static shapes, also Gluon's own."""
+    for shapes in ((7,), (5,), (7, 5), (5,), (7, 7), (7,)):
+        ls = []
+        for rows in shapes:
+            X, y = batch(rng, device, rows)
+            with autograd.record():
+                ls.append(((net(X) - y) ** 2).sum())
+        autograd.backward(ls)
+        trainer.step(7)
+        yield values(net)
+
+
 def accumulated(net, trainer, rng, device):
     for param in trained(net):
         param.grad_req = 'add'
@@ -173,14 +186,15 @@ PROGRAMS = [shapes_in_turn, more_shapes_than_operators, prediction_after_backwar
             cached_gradients]
 
 
-@pytest.mark.parametrize('program', PROGRAMS)
-def test_the_same_as_operator_by_operator(program, devices):
+@pytest.mark.parametrize('program, flags', [*((program, STATIC) for program in PROGRAMS),
+                                            (two_calls_in_some_losses, {'static_alloc': True})])
+def test_the_same_as_operator_by_operator(program, flags, devices):
     found = []
     for hybridize in (False, True):
         mx.random.seed(1)
         net = make_net(devices[:1])
         if hybridize:
-            net.hybridize(**STATIC)
+            net.hybridize(**flags)
         trainer = gluon.Trainer(trained(net), 'sgd', {'learning_rate': 0.03, 'momentum': 0.9})
         found.append([*program(net, trainer, numpy.random.default_rng(0), devices[0])])
     for plain, static in zip(*found):

@@ -23,7 +23,7 @@ def test_a_first_batch_without_rows(in_units, devices):
         trainer.step(4)
     X, y = numpy.ones((5, 6), 'float32'), numpy.zeros(5, 'int32')
     if not in_units:
-        with pytest.raises(ValueError, match='^a batch without rows, before one has given the layers their shapes'):
+        with pytest.raises(ValueError, match='^the first batch has no rows, so the shapes of layers are unknown'):
             train_batch(X[:0], y[:0])
         train_batch(X, y)
     train_batch(X[:0], y[:0])

@@ -106,6 +106,8 @@ def test_quiet_and_no_plot(tmp_path, capsys, on_devices):
     (['--warmup-epochs', '-1'], '--warmup-epochs -1: must be an integer of at least 0'),
     (['--accumulate', '0'], '--accumulate 0: must be an integer of at least 1'),
     (['--momentum', '0.9'], f'scratch: --momentum: only for {", ".join(ALL["momentum"].chapters)}; --help shows'),
+    (['--net', 'x'], 'scratch: unrecognized arguments: --net x'),
+    (['--data', 'x'], 'scratch: unrecognized arguments: --data x'),
     (['--num-epochs', '0'], '--num-epochs 0: must be an integer of at least 1'),
     (['--num-epochs', 'none'], "--num-epochs 'none': must be an integer of at least 1"),
     (['--train-size', '0'], '--train-size 0: must be an integer of at least 1'),

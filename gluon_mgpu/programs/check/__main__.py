@@ -15,7 +15,7 @@ from typing import Any
 import numpy
 
 from ...base.flags import Parser, text
-from ...base.program import BAD_INPUT, JobError, engine_line, warn
+from ...base.program import BAD_INPUT, FAILED, JobError, engine_line, warn
 from ...base.text import print_text
 from ...devices import parse_devices
 from ...distributed.horovod_workers import HorovodWorkers
@@ -70,7 +70,7 @@ def _check(args: argparse.Namespace) -> None:
         if not workers or workers.rank == 0:
             print_text(*str(report).splitlines())
         if not report.ok:
-            raise JobError('', on_all_ranks=True)
+            raise JobError('', FAILED if report.is_checked else BAD_INPUT, on_all_ranks=True)
 
 
 def _check_signature(name: str, function: Any, *passed: str) -> None:

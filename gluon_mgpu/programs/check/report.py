@@ -42,6 +42,11 @@ class Report:
     notes: list       # what differs but is no fault, or could not be checked
     exception: str = ''  # after 'The step is right', such as ', except for ...'
 
+    @property
+    def is_checked(self) -> bool:
+        """Return whether the step is known to be right or wrong."""
+        return not (self.diagnosis and self.diagnosis[0].startswith('NOT CHECKED'))
+
     def __str__(self):
         shown = sorted(self.parameters, key=lambda row: row[3] == 'equal')[:MAX_LINES]
         left_out, width = len(self.parameters) - len(shown), max([9, *(len(row[0]) for row in shown)])

@@ -224,6 +224,12 @@ def batches_of_six_numbers():
     return [(rng.normal(size=(16, 6)).astype('float32'), rng.integers(0, 4, 16))]
 
 
+def batches_with_nan():
+    X, y = batches_of_six_numbers()[0]
+    X[0, 0] = numpy.nan
+    return [(X, y)]
+
+
 def wrong_step(state, X, y, devices):
     step_from_scratch(state, X, y, devices, 'averages')
 

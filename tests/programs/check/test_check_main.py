@@ -33,6 +33,9 @@ def test_command_line(capsys):
     names[1] = 'steps_to_check:wrong_step'
     assert command_line.main([*names, '--devices', 'cpu:0-1']) == 1
     assert 'the update is 0.5 times' in capsys.readouterr().out
+    names[1:] = 'steps_to_check:step_from_scratch', 'steps_to_check:batches_with_nan'
+    assert command_line.main(names) == 2
+    assert 'NOT CHECKED: X has NaN' in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -22,6 +22,11 @@ def counted(number: int, singular: str) -> str:
     return f'{number} {singular if number == 1 else plural}'
 
 
+def or_none(value: object) -> object:
+    """Return the value of a setting, for None 'none' as on the command line."""
+    return 'none' if value is None else value
+
+
 def described(value: object) -> str:
     """Return what was passed instead of batches: 'array (16, 6)', 'tuple (array (16, 6), int)'."""
     if isinstance(value, (list, tuple)):

@@ -136,9 +136,9 @@ def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
 
     Raises DamagedError if it is no complete checkpoint, CheckpointError if it is unreadable or of another version.
     """
-    path = os.fspath(path)  # raises TypeError for a number, which would mean a file that is open
+    path = os.fspath(path)  # raises TypeError for a number, which would be an open file
     try:
-        open_file(path).close()  # safe_open always says that there is no such file
+        open_file(path).close()  # safe_open reports every problem as a missing file
         with safetensors.safe_open(path, 'numpy') as file:
             record = json.loads(file.metadata()['gluon_mgpu'])
             expected, version = record.pop('sha256'), record['version']

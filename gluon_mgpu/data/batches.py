@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -22,7 +23,7 @@ class BatchIterator:
     may be smaller; no row is dropped. Never blocks, so that devices compute while the next batch is prepared.
 
     `images` are uint8 (n, height, width), `labels` integers (n,). With a `shard` (rank, size), it yields only the rows
-    that `split_and_load` would move to device ``rank`` of ``size``. A resumed run sets ``epoch``, the number of epochs
+    that `split_and_load` would move to device ``rank`` of ``size``. A `Run` sets ``epoch``, the number of epochs
     started: with the seed, it decides the order. Source: D2L 23.7, ``load_data_fashion_mnist``, with a DataLoader.
     """
 
@@ -65,7 +66,7 @@ def check_data(data: tuple, batch_size: int, net: Any = None, allgather: Callabl
                image: tuple = ()) -> tuple:
     """Return `data`, a pair of iterables over (X, y), if `net` (default: ten outputs) can be trained on it.
 
-    Raises ValueError for another batch size than that of the data, another shape than `image`, and labels that are no
+    Raises ValueError for another batch size than that of the data, another shape than `image`, and labels outside the
     classes of `net`, which MXNet would treat as others. `allgather` exchanges the sizes of several workers' shards.
     """
     try:
@@ -96,7 +97,7 @@ def check_data(data: tuple, batch_size: int, net: Any = None, allgather: Callabl
 def check_batches(batches: Any, as_pairs: bool = False) -> None:
     """Raise ValueError for what has no batches, and for MXNet's older iterators, whose batches can have rows twice.
 
-    If they are used as pairs (X, y), lists of others are refused as well, for example (X, y) itself.
+    With `as_pairs`, also for a list of anything but pairs (X, y), such as (X, y) itself.
     """
     if isinstance(batches, (str, dict)) or not (hasattr(batches, '__iter__') or hasattr(batches, '__getitem__')):
         raise ValueError(f'{batches!r} has no batches: pass a list of pairs (X, y), a DataLoader or the like')
@@ -126,7 +127,7 @@ def num_outputs(block: gluon.HybridBlock, shape: tuple) -> int | None:
 
 
 def _check_batch(name: str, batch: Any, net: Any, image: tuple) -> None:
-    """Raise ValueError for an element of a list that is no (X, y) of numbers, or not for a chapter's own network."""
+    """Raise ValueError for a batch that is no pair of arrays, has NaN, or does not fit the chapter's network."""
     is_pair = isinstance(batch, (list, tuple)) and len(batch) == 2
     if not is_pair or not all(isinstance(array, (numpy.ndarray, mx.nd.NDArray)) for array in batch):
         raise ValueError(f'the {name} data has {described(batch)} instead of a pair (X, y) of arrays: pass a list such '
@@ -180,7 +181,7 @@ def _shape_and_labels(batches: Any, arrays: Sequence) -> tuple[tuple, int, int]:
         raise ValueError('a label is NaN or infinite: labels must be class numbers')
     if labels.dtype == bool or (all(y.size == len(y) for _, y in arrays) and (labels % 1).any()):
         raise ValueError(f'labels such as {labels[numpy.argmax(labels % 1)]}: must be class numbers, as integers')
-    return (1, *arrays[0][0].shape[1:]), int(labels.min()), int(labels.max())
+    return (1, *arrays[0][0].shape[1:]), math.floor(labels.min()), math.ceil(labels.max())
 
 
 def _check_arrays(images: numpy.ndarray, labels: numpy.ndarray) -> None:

@@ -58,7 +58,7 @@ class Devices(list):
         return devices
 
     def divisor(self, X: Any) -> int:
-        """Return `batch_size`, or else the number of rows of `X`; ValueError for none, and with several workers."""
+        """Return `batch_size`; if None, the rows of `X`, but ValueError for 0 rows or several workers."""
         if self.batch_size is not None:
             return self.batch_size
         if self.workers.size > 1:

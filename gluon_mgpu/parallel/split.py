@@ -42,7 +42,7 @@ def split_and_load(data: Any, devices: Sequence[Context], shares: Sequence[float
     """
     n = check_rows(data)
     if isinstance(devices, str) or not isinstance(devices, Sequence):
-        check_list(devices)  # raises an error
+        devices = check_list(devices)
     k = min(n, len(devices))
     if not devices:
         raise ValueError(f'cannot split {counted(n, "row")} over 0 devices: name at least one')
@@ -75,7 +75,7 @@ def split_batch(X: Any, y: Any, devices: Sequence[Context]) -> tuple[list[Any], 
 
 
 def check_rows(*batch: Any) -> int:
-    """Return the number of rows of all arrays of a batch, X or X and y; raise ValueError if it is not the same."""
+    """Return the number of rows that all arrays of a batch, X or X and y, have; ValueError if they differ."""
     sizes: list[int] = []
     for data in batch:
         arrays = leaves(data)

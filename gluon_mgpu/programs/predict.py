@@ -123,7 +123,7 @@ def _run(args: argparse.Namespace) -> None:
     _, test_iter = load_data(config['dataset'], 256, args.data_dir or config.get('data_dir'))
     batches = [(X.asnumpy()[:, 0], y.asnumpy()) for X, y in test_iter]  # (n, 1, 28, 28) -> (n, 28, 28)
     test_images, labels = (numpy.concatenate(parts) for parts in zip(*batches))
-    # The rows of the run's own evaluation: each device has its own statistics of batch norm
+    # Split as in the run's evaluation, because each device has its own statistics of batch norm
     shares = config.get('shares') if len(devices) == len(config['devices']) else None
     batch_size = integer('batch_size', config.get('batch_size'), minimum=1)
     predicted = probabilities(net, test_images, devices, batch_size, shares).argmax(axis=1)

@@ -13,7 +13,7 @@ from ..base.files import SameFolder
 from ..base.flags import Parser, quoted
 from ..base.machine import num_cores, versions
 from ..base.program import Stopped, run_program, show, warn
-from ..base.text import counted
+from ..base.text import counted, or_none
 from ..checkpoints.checkpoint_callback import CheckpointCallback
 from ..checkpoints.run_folder import check_free, claim_folder, this_process
 from ..data import load_data
@@ -160,7 +160,8 @@ class Job:
                 f'{self.locked} has no checkpoint yet: starting from the beginning')
         if needed := checkpoint and self._to_train_longer(self.resumed.metadata['run']):
             line += f', which is the end of the run; to train longer, give {" and ".join(needed)}'
-        self.log('; '.join([line, *(f'{name} {now} instead of {before}' for name, (before, now) in changed.items())]))
+        self.log('; '.join([line, *(f'{name} {or_none(now)} instead of {or_none(before)}'
+                                    for name, (before, now) in changed.items())]))
         return self.locked
 
     def _to_train_longer(self, state: dict) -> list[str]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ..base.files import SameFolder
 from ..base.program import InputError, warn
+from ..base.text import or_none
 from ..checkpoints import run_folder
 from ..checkpoints.metadata import check_metadata
 from ..devices.lists import devices_text
@@ -73,7 +74,7 @@ def run_to_resume(resume: str, out_dir: str | None, stack: ExitStack) -> Resumed
 
 
 def check_checkpoint(path: Path, metadata: dict, config: dict) -> None:
-    """Raise ValueError unless a checkpoint is complete, and of the run in ``config.json``, which may be edited."""
+    """Raise ValueError unless a checkpoint is complete, and of the run in ``config.json``, possibly edited."""
     try:
         check_metadata(metadata)
     except ValueError as error:
@@ -139,11 +140,12 @@ def check_same_run(before: dict, now: dict) -> None:
     for setting in [ALL[name] for name in now if name in ALL and ALL[name].on_resume == 'fixed']:
         value, recorded, flag = now[setting.name], before.get(setting.name, setting.default), setting.flag
         if value != recorded:
-            raise ValueError(f'{flag} {value}: the run to resume has {recorded}; leave {flag} out, or start a new run')
+            raise ValueError(f'{flag} {or_none(value)}: the run to resume has {or_none(recorded)}; leave {flag} '
+                             'out, or start a new run')
     for name, (rows, flag) in ROWS.items():
         if before.get(name) and now.get(name, before[name]) != before[name]:
             raise ValueError(f'the {rows} images or labels differ from those of the run to resume: leave '
-                             f'{flag} out and give the same folder as --data-dir, or start a new run')
+                             f'{flag} out and name the same folder with --data-dir, or start a new run')
 
 
 def record_resume(resumed: ResumedRun, now: dict) -> dict[str, list]:

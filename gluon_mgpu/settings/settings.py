@@ -145,7 +145,7 @@ FLAGS = (
     Setting('dataset', 'auto: fashion-mnist, or glyphs, generated images, if it cannot be downloaded', 'auto',
             choices=DATASETS, on_resume='fixed', page='#data'),
     Setting('data_dir', 'folder with fashion-mnist/ or mnist/; nothing is downloaded', check=full_path, metavar='DIR',
-            default_text='$GLUON_MGPU_DATA; if that is not set, ~/.cache/gluon-mgpu, into which they are downloaded',
+            default_text='$GLUON_MGPU_DATA; if that is not set, ~/.cache/gluon-mgpu, filled by downloads',
             page='#data'),
     Setting('train_size', 'use only the first N training images', check=_from(1), kind=int, default_text='all'),
     Setting('test_size', 'evaluate on the first N test images only', check=_from(1), kind=int, default_text='all'),

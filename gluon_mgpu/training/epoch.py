@@ -31,10 +31,10 @@ class DivergenceError(InputError):
 
 
 class _CurrentEpoch:
-    """The epoch that a run is in, not begun yet, or interrupted in a `state`.
+    """The current epoch of a run: new, or continued from the `state` of an interrupted one.
 
-    Its `number` is from 1. `num_batches` of `length`, 0 if unknown, were queued, also before the interruption, in which
-    the devices have trained for `seconds`. `training` is True from `begin` until they have finished the last batch.
+    `number` counts from 1. `num_batches` of `length` (0: unknown) were queued, and the devices trained for `seconds`,
+    both also before the interruption. `training` is True from `begin` until they have finished the last batch.
     """
 
     def __init__(self, number: int, workers: Workers, progress: Progress, state: dict = NOT_BEGUN):
@@ -59,11 +59,11 @@ class _CurrentEpoch:
             raise ValueError(f'the run was stopped in an epoch of {counted(self.length, "batch")}, and train_iter has '
                              f'{length}: resume with the same batch size and data')
         if self._workers.size > 1 and getattr(train_iter, 'shard', None) != self._workers.shard:
-            raise ValueError(f"rank {self._workers.rank}: train_iter does not yield this worker's shard; load the data "
-                             'with shard=workers.shard, or, if it does, set train_iter.shard = workers.shard')
+            raise ValueError(f"rank {self._workers.rank}: train_iter is not marked as this worker's shard: load the "
+                             'data with shard=workers.shard, or set train_iter.shard = workers.shard')
         lengths = self._workers.allgather(length)
         if 0 not in lengths and len(set(lengths)) > 1:
-            raise InputError(f'train_iter has {lengths} batches on the workers: all need as many, even without rows')
+            raise InputError(f'train_iter has {lengths} batches on the workers: must be equal, even without rows')
         if hasattr(train_iter, 'epoch'):
             train_iter.epoch = self.number - 1
         self._text = f'epoch {self.number}/{num_epochs}'
@@ -110,7 +110,7 @@ class _CurrentEpoch:
                 self._count(self._exchanges.popleft()())
 
     def _next_read_size(self, num_batches: int) -> int:
-        """Return after how many batches to read next, in about `SECONDS_BETWEEN_READS`."""
+        """Return how many batches to read next, about `SECONDS_BETWEEN_READS` from now."""
         now = time.perf_counter()
         seconds_per_batch = (now - self._read_at) / num_batches
         self._read_at = now
@@ -142,7 +142,7 @@ class _CurrentEpoch:
         return f', {evaluated} {seconds:.1f} s' if seconds > LONG_EVALUATION else ''
 
     def result(self, test_acc: float, lr: float | None) -> EpochResult:
-        """Return the results; raise ValueError for another `test_acc`, unread batches and an epoch without losses."""
+        """Return the results; ValueError for an invalid `test_acc`, unread batches and an epoch without losses."""
         test_acc = at_least_0('test_acc', test_acc)
         if test_acc > 1:
             raise ValueError(f'test_acc {test_acc}: must be a share of the rows, from 0 to 1')

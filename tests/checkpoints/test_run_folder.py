@@ -195,6 +195,7 @@ def test_a_link_to_a_folder_with_a_longer_name(tmp_path):
     for name in ('run', 'run-other'):
         (tmp_path / name).mkdir()
         (tmp_path / name / 'a').touch()
+    (tmp_path / 'run' / 'config.json').touch()
     (tmp_path / 'run' / 'latest').symlink_to('a')
     check_links(tmp_path / 'run')
     (tmp_path / 'run' / 'history.csv').symlink_to('../run-other/a')

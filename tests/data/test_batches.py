@@ -245,6 +245,9 @@ def test_probabilities_are_for_training():
     assert check_data(([batch], [column]), 2)
     with pytest.raises(ValueError, match=r'^the test labels have the shape \(2, 10\): must be class numbers \(n,\)'):
         check_data(([batch], [batch]), 2)
+    batch[1][0, 0] = -0.5
+    with pytest.raises(ValueError, match='^the training labels are from -1 to 1, but the network has 10 outputs'):
+        check_data(([batch], [column]), 2)
 
 
 def test_an_epoch_is_fast():
@@ -289,7 +292,7 @@ def test_the_shard_of_another_worker_is_rejected():
     run = Run(1, quiet=True)
     run.workers.rank, run.workers.size = 1, 2
     images = numpy.zeros((10, 28, 28), 'uint8')
-    with pytest.raises(ValueError, match="rank 1: .* not yield this worker's shard; .* shard=workers.shard"):
+    with pytest.raises(ValueError, match="rank 1: .* not marked as this worker's shard: .* shard=workers.shard"):
         next(run.batches(BatchIterator(images, images[:, 0, 0], 5, 'test', shard=(0, 2))))
 
 

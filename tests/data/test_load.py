@@ -139,7 +139,7 @@ def test_an_unknown_dataset():
 @pytest.mark.parametrize('name', ARRAYS)
 def test_a_dataset_by_name_without_network(name):
     title = {'mnist': 'MNIST', 'fashion-mnist': 'Fashion-MNIST'}[name]
-    with pytest.raises(DownloadError, match=f'^{title} could not be downloaded .*; use --data-dir to name a folder'):
+    with pytest.raises(DownloadError, match=f'^{title} could not be downloaded .*; if you have the files, name'):
         load_data(name, 32, log=fail, progress=False)
 
 

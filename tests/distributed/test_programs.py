@@ -47,7 +47,7 @@ def refusals(job, tmp_path_factory):
 @pytest.mark.parametrize('name, words', [
     ('too_large', 'batch_size 20, but the training data has batches of 10 rows over all workers: use the same number'),
     ('too_small', 'batch_size 5, but the training data has batches of 10 rows over all workers: use the same number'),
-    ('known_lengths', 'train_iter has [5, 6] batches on the workers: all need as many'),
+    ('known_lengths', 'train_iter has [5, 6] batches on the workers: must be equal'),
     ('other_lr', 'lr of the optimizer is 0.1 on worker 0 (localhost) and 0.2 on worker 1 (localhost): start all'),
     ('other_momentum', 'momentum of the optimizer is 0.0 on worker 0 (localhost) and 0.5 on worker 1'),
     ('other_optimizer', 'its optimizer is SGD on worker 0 (localhost) and NAG on worker 1'),

@@ -47,6 +47,12 @@ def test_shards_together_are_the_batch(device_list, k):
         assert max(sizes) - min(sizes) <= 1
 
 
+def test_devices_that_are_no_sequence(device_list):
+    devices, X = device_list(3), np.arange(7)
+    for others in (iter(devices), dict(enumerate(devices)).values()):
+        check_shards(split_and_load(X, others), X, devices)
+
+
 def test_several_shards_need_a_single_thread_of_openmp(device_list, monkeypatch):
     checked = []
     monkeypatch.setattr(split, 'check_omp_threads', checked.append)

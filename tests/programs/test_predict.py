@@ -15,7 +15,7 @@ from gluon_mgpu import concise, scratch
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.checkpoints.run_folder import checkpoints
 from gluon_mgpu.mxnet_setup.compat import np
-from gluon_mgpu.programs import predict
+from gluon_mgpu.programs import export, predict
 from gluon_mgpu.programs.load_run import trained_network
 from gluon_mgpu.training.run import Run
 
@@ -90,6 +90,18 @@ def test_a_checkpoint_another_device_and_another_picture(runs, devices, capsys, 
     assert predict.main(flags) == 0
     assert capsys.readouterr().out.splitlines()[0] == f'test acc: {accuracy:.4f} on 50 test images'
     assert (tmp_path / 'there.png').exists() and not (folder / 'predictions.png').exists()
+
+
+@pytest.mark.slow
+def test_a_checkpoint_in_a_folder_of_other_files(runs, tmp_path):
+    """Among them may be links, which nothing is written through."""
+    folder, _ = runs('scratch')
+    mine = tmp_path / 'mine'
+    mine.mkdir()
+    (mine / 'disk').symlink_to('/')
+    shutil.copy(checkpoints(folder)[0], mine)
+    assert predict.main([str(checkpoints(mine)[0])]) == 0 and (mine / 'predictions.png').is_file()
+    assert export.main([str(checkpoints(mine)[0])]) == 0 and (mine / 'model.onnx').is_file()
 
 
 @pytest.mark.slow

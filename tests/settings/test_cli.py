@@ -274,7 +274,7 @@ def test_quiet_shows_warnings(tmp_path, capsys, monkeypatch, on_devices):
     flags = [*SMALL[2:], *on_devices, '--no-plot', '--quiet', '--out-dir', str(tmp_path / 'run')]
     assert scratch.main(flags) == 0
     line, = capsys.readouterr().err.splitlines()
-    assert line.startswith("no network; training on the built-in dataset 'glyphs' instead. Use --data-dir")
+    assert line.startswith("no network; training on the built-in dataset 'glyphs' instead. If you have the files,")
 
 
 def test_odd_names_of_folders(tmp_path, capsys, monkeypatch, on_devices):

@@ -275,12 +275,13 @@ def test_shares_are_those_of_the_run_unless_the_devices_change(program):
     assert (status, program.config()['shares']) == (0, shares), err
     status, out, err = program('--resume', program.out, '--num-epochs', 3, '--num-gpus', 1)
     assert (status, program.config()['shares']) == (0, None), err
-    assert f'shares None instead of {shares}' in out
+    assert f'shares none instead of {shares}' in out
 
 
 @pytest.mark.parametrize('flags, message', [
     (['--batch-size', 32], '--batch-size 32: the run to resume has 16; leave --batch-size out, or start a new run'),
     (['--seed', 1], '--seed 1: the run to resume has 0'),
+    (['--validation-size', 8], '--validation-size 8: the run to resume has none; leave --validation-size out'),
     (['--train-size', 48], 'the training images or labels differ from those of the run to resume: leave --tr'),
     (['--test-size', 8], 'the test images or labels differ from those of the run to resume: leave --test-size out'),
     (['--dataset', 'glyphs'], '--dataset glyphs: the run to resume has mnist')])
@@ -561,8 +562,8 @@ def test_other_data_under_the_same_name_is_rejected(name, which, program, tmp_pa
     shutil.copy(next((tmp_path / 'new').rglob(name)), path)
     line = error_of(program, '--resume', program.out, '--data-dir', tmp_path / 'moved', '--num-epochs', 2)
     assert line == (f'scratch: the {which} images or labels differ from those of the run to resume: leave '
-                    f'--{which.replace("training", "train")}-size out and give the same folder as --data-dir, or start '
-                    'a new run')
+                    f'--{which.replace("training", "train")}-size out and name the same folder with --data-dir, or '
+                    'start a new run')
 
 
 @pytest.mark.parametrize('newest', ['of another version', 'damaged'])

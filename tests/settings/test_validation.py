@@ -179,10 +179,9 @@ def test_sizes_out_of_range(size, message, train, tmp_path, capsys):
 def test_a_resumed_run_has_the_same_rows(train, tmp_path):
     train('run', *HELD_OUT)
     train('plain', '--train-size', 31)
-    for folder, size, recorded in ('run', 10, 11), ('run', 'none', 11), ('plain', 11, None):
+    for folder, size, recorded in ('run', 10, 11), ('run', 'none', 11), ('plain', 11, 'none'):
         status, _, err = train(folder, '--validation-size', size)
-        given = None if size == 'none' else size
-        assert (status, err) == (2, f'scratch: --validation-size {given}: the run to resume has {recorded}; leave '
+        assert (status, err) == (2, f'scratch: --validation-size {size}: the run to resume has {recorded}; leave '
                                     '--validation-size out, or start a new run\n')
     assert train('run', *HELD_OUT, '--num-epochs', 3)[0] == 0
     status, _, err = train('run', '--train-size', 43)

@@ -19,9 +19,9 @@ class hybridized:  # noqa: N801, a decorator
 
     The function is traced: called with symbols instead of arrays, once for each shape and dtype of its arguments, in
     training and in evaluation. So it must be pure, as for ``jax.jit``: its results depend on its arguments only, and it
-    has no effects. Whatever else it reads stays as it was when it was traced, a ``print`` is run only then, and an
-    ``autograd.Function`` and modes of autograd that it sets are ignored. Raises ValueError at a call that cannot be
-    traced.
+    has no effects. Whatever else it reads stays as it was when it was traced, a ``print`` is run only then, and
+    modes of autograd that it sets are ignored. Raises ValueError at a call that cannot be traced, such
+    as that of an ``autograd.Function`` in training.
 
     Parameters
     ----------

@@ -1,5 +1,6 @@
 """Tracing: turn a block or a function into a graph of symbols."""
 import contextlib
+import inspect
 import types
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
@@ -52,6 +53,17 @@ def _plain_error(network: Callable, args: Sequence) -> str:
     return ''
 
 
+def _refuse_own_gradients(name: str, function: Callable) -> None:
+    """Raise ValueError if a function to be traced for training calls an ``autograd.Function``."""
+    if not autograd.is_recording() or not isinstance(function, types.FunctionType):
+        return
+    used = inspect.getclosurevars(function)
+    for other, value in {**used.globals, **used.nonlocals}.items():
+        if isinstance(value, type) and issubclass(value, autograd.Function):  # MXNet would crash
+            raise ValueError(f'{name} calls {other}, an autograd.Function, whose gradient MXNet cannot trace: call it '
+                             'outside')
+
+
 def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str], Any, dict[str, gluon.Parameter]]:
     """Return the graph of an initialized block, its variables for `args`, the lists of its result, and its parameters.
 
@@ -63,6 +75,8 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str], 
     if any(layer._forward_hooks or layer._forward_pre_hooks for layer in layers_of(block)):
         raise ValueError(f'{kind} cannot be traced (it has forward hooks, which its graph would leave out): detach '
                          'them')
+    for layer in layers_of(block):
+        _refuse_own_gradients(type(layer).__name__, type(layer).forward)
     names = [symbol.name for symbol in leaves(symbols)]
     with explain_errors(kind, block, args):
         if MXNET_MAJOR < 2:
@@ -112,6 +126,7 @@ def trace_deferred(block: Callable, args: Sequence, symbols: Sequence) -> tuple[
 
 def trace_function(function: Callable, args) -> tuple[Any, list[str], Any]:
     """Do the same as `trace_block` for a function without parameters; the names are those of all arrays in `args`."""
+    _refuse_own_gradients(function.__name__, function)
     symbolic_globals = {name: mx.sym.np if value is np else mx.sym.npx if value is npx else value
                         for name, value in function.__globals__.items()}
     symbolic = types.FunctionType(function.__code__, symbolic_globals, function.__name__,

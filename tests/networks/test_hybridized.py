@@ -163,6 +163,26 @@ def test_a_function_that_cannot_be_traced_is_an_error(function, devices):
         hybridized(function)(np.ones((2, 3), ctx=devices[0]))
 
 
+@pytest.mark.parametrize('num_outputs', [1, 2])
+def test_a_function_of_autograd(num_outputs, devices):
+    """MXNet takes its symbols for arrays and crashes."""
+    class Own(autograd.Function):
+        def forward(self, X):
+            return X if num_outputs == 1 else (X, X * 2)
+
+        def backward(self, *gradients):
+            return gradients[0] * 5
+
+    @hybridized
+    def call(X):
+        return Own()(X)
+
+    X = np.ones((2, 3), ctx=devices[0])
+    with autograd.record(), pytest.raises(ValueError, match='^call calls Own, an autograd.Function'):
+        call(X)
+    assert call(X)[-1].shape  # without a gradient
+
+
 @pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 traces with arrays')
 def test_a_function_with_a_layer(devices):
     layer = gluon.nn.Dense(2, in_units=3)

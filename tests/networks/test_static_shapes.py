@@ -137,6 +137,17 @@ def accumulated(net, trainer, rng, device):
         yield values(net)
 
 
+def initialized_again(net, trainer, rng, device):
+    """Without `hybridize`, Gluon's operators with static shapes would write gradients into the old arrays."""
+    for _ in range(2):
+        for rows in (7, 5):
+            train(net, trainer, rng, device, rows=rows)
+            yield values(net)
+        net.initialize(init.Constant(0.1), ctx=device, force_reinit=True)
+        net.hybridize(net._active, **dict(net._flags))
+        trainer = gluon.Trainer(trained(net), 'sgd', {'learning_rate': 0.03})
+
+
 def frozen_for_a_while(net, trainer, rng, device):
     for i in range(8):
         net[0].weight.grad_req = 'null' if i in (2, 3) else 'write'
@@ -182,8 +193,8 @@ def cached_gradients(net, trainer, rng, device):
 
 
 PROGRAMS = [shapes_in_turn, more_shapes_than_operators, prediction_after_backward, late_prediction_before_training,
-            two_calls_before_a_backward_pass, accumulated, frozen_for_a_while, in_prediction_mode, two_backward_passes,
-            cached_gradients]
+            two_calls_before_a_backward_pass, accumulated, initialized_again, frozen_for_a_while, in_prediction_mode,
+            two_backward_passes, cached_gradients]
 
 
 @pytest.mark.parametrize('program, flags', [*((program, STATIC) for program in PROGRAMS),

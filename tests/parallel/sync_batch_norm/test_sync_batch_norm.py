@@ -411,6 +411,23 @@ def test_forward_hooks_are_refused(devices):
         assert len(SyncBatchNorm(net).forward(X_shards)) == len(devices)
 
 
+def test_functions_of_autograd_are_refused(devices):
+    class Own(autograd.Function):
+        def forward(self, X):
+            return X, X
+
+        def backward(self, *gradients):
+            return gradients[0] * 5
+
+    class Net(HybridBlock):
+        def forward(self, X):
+            return Own()(X)[0]
+
+    net, X_shards = Net(), [np.ones((2, 2), ctx=device) for device in devices]
+    with autograd.record(), pytest.raises(ValueError, match='^Net calls Own, an autograd.Function, whose gradient'):
+        SyncBatchNorm(net).forward(X_shards)
+
+
 @pytest.mark.parametrize('net', [gluon.nn.Sequential(), lambda X: X])
 def test_what_is_no_hybrid_block(net):
     with pytest.raises(ValueError, match='is no gluon.HybridBlock, so it cannot be cut at its batch norms'):

@@ -22,10 +22,10 @@ class StaticSequential(gluon.nn.HybridSequential):
     A call in another mode than the one before waits for all devices: MXNet's engine does not know that the backward
     pass of an operator with static shapes writes batch norm's running statistics, which another operator may read.
 
-    Call it once before each backward pass, or leave out ``static_shape``. Gluon's own operator with static shapes also
-    computes wrong gradients if the network is called twice in some losses and once in others. Here, two calls with
-    different shapes also count if there were losses of each shape alone before; and of the first two calls together,
-    either may update the running statistics first.
+    Call the network once before each backward pass; for two calls, leave out ``static_shape``. With it, Gluon's own
+    operator computes wrong gradients if the network is called twice in some losses and once in others. This one also
+    does so if two calls of different shapes share a loss, and each shape had a loss of its own before; and the first
+    two calls that share a loss may update the running statistics in either order.
     """
 
     _cached_graph: tuple  # Gluon's: the inputs and the graph of the last trace, () before

@@ -107,7 +107,7 @@ def late_prediction_before_training(net, trainer, rng, device):
 
 
 def two_calls_before_a_backward_pass(net, trainer, rng, device):
-    """Without the running statistics: the order of their updates is open, as StaticSequential says."""
+    """Without the running statistics, whose updates may come in either order, as StaticSequential says."""
     for _ in range(4):
         ls = []
         for rows in (7, 5):

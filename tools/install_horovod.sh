@@ -47,6 +47,9 @@ build() {
     # Horovod ignores the network interface it was given and uses the address of the host name, often 127.0.1.1
     sed -i '/::InitializeForProcessSet/,/^}/ s/device_attr.iface = gloo_iface_/device_attr.iface = global_context.gloo_iface_/' \
       "$source/horovod/common/gloo/gloo_context.cc" &&
+    # Horovod cuts the path of MXNet's library at each space
+    sed -i "s/print(' '.join(mx.libinfo.find_lib_path()))/print(mx.libinfo.find_lib_path()[0])/
+      /string(REPLACE \" \" \";\" Mxnet_LIBRARIES/d" "$source/cmake/Modules/FindMxnet.cmake" &&
     pip install --no-build-isolation --force-reinstall --no-deps "$source" &&
     pip install "$horovod" # its dependencies
 }

@@ -195,7 +195,7 @@ def test_the_shell_loop_of_the_documentation(job, flags, tmp_path):
     (('flag="--resume auto"', 'flag='), '--resume is auto on worker 0 ({host}) and None on worker 1 ({host})'),
 ])
 def test_workers_that_disagree(job, flags, data, tmp_path, values, words):
-    line = ' '.join(map(str, command('scratch', flags, tmp_path / 'run'))) + ' $flag'
+    line = shlex.join(map(str, command('scratch', flags, tmp_path / 'run'))) + ' $flag'
     with job(2, *by_rank(line, *(value.format(data=data) for value in values))) as rejected:
         assert rejected.end() != 0
     words = words.format(host='localhost', data=data)

@@ -35,6 +35,7 @@ help:
 	@echo 'make clean        delete the environments and caches of these commands'
 
 install: .venv/installed
+	@echo 'Installed. To use it: source .venv/bin/activate'
 
 demo: .venv/installed
 	.venv/bin/python -m gluon_mgpu.scratch --num-gpus 2 $(ARGS)

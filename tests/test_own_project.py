@@ -135,8 +135,10 @@ def test_evaluation_and_export(hybridize, semantics, devices, tmp_path, monkeypa
     numpy.testing.assert_allclose(names['scores'][0].asnumpy(), expected, rtol=1e-4, atol=1e-5)  # float32
     assert names['accuracy'] == (expected.argmax(axis=1) == y).mean()
     assert sorted([*names['held_out'], *names['rest']]) == [*range(31)] and len(names['held_out']) == 3
-    exec(blocks()['export'], {'d2l': d2l, 'net': names['net'], 'images': of_nd[0], 'numbers': of_nd[1]})
-    assert (tmp_path / 'mine.onnx').exists()
+    for inputs in of_nd, (images, numbers):
+        exec(blocks()['export'], {'d2l': d2l, 'net': names['net'], 'images': inputs[0], 'numbers': inputs[1]})
+        assert (tmp_path / 'mine.onnx').exists()
+        (tmp_path / 'mine.onnx').unlink()
 
 
 def test_zero_grad_before_the_forward_pass(semantics, device_list):

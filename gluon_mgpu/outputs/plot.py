@@ -143,7 +143,7 @@ def figure(size: tuple, **subplots) -> tuple:
     fig = Figure(figsize=size, dpi=120, layout='tight')
     all_axes = fig.subplots(**subplots, squeeze=False).flatten()
     for axes in all_axes:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.grid(alpha=0.4)
     return fig, all_axes
 

@@ -18,7 +18,7 @@ def read_image(path) -> numpy.ndarray:
     The longer side is scaled to 28 pixels, and a black border makes the image square. Transparent pixels become white
     in a dark drawing and black in a light one. With a light edge, it is inverted: a shoe on white paper becomes light.
     """
-    from PIL import Image, ImageOps
+    from PIL import Image, ImageOps, UnidentifiedImageError
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('error', Image.DecompressionBombWarning)
@@ -34,8 +34,11 @@ def read_image(path) -> numpy.ndarray:
                 # The mean of squares of pixels, because the arithmetic below needs 60 bytes for each
                 shrunk = upright.convert('RGBA').reduce(max(1, max(upright.size) // MAX_SIDE))
                 transparent = shrunk.convert('LA')
+    except FileNotFoundError:
+        raise ValueError(f'{path}: does not exist; name an image file') from None
     except Exception as error:  # Pillow raises many types for damaged files, such as struct.error
-        raise ValueError(f'{path}: cannot be read as an image ({reason(error)}); use a PNG or JPEG file') from None
+        why = 'unknown format' if isinstance(error, UnidentifiedImageError) else reason(error)
+        raise ValueError(f'{path}: cannot be read as an image ({why}); use a PNG or JPEG file') from None
     grey, opacity = (numpy.asarray(transparent, int)[..., i] for i in range(2))
     background = 255 if (grey * opacity).sum() < 127.5 * opacity.sum() else 0
     grey = ((grey * opacity + background * (255 - opacity)) // 255).astype('uint8')

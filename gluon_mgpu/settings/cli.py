@@ -148,6 +148,9 @@ class Job:
         if train_iter.num_rows < self.settings['batch_size']:
             self.log(f'--batch-size {self.settings["batch_size"]}: every update is divided by it, although a batch has '
                      f'only {counted(train_iter.num_rows, "image")}')
+        num_devices, rows = len(self.devices) * self.workers.size, self.settings['batch_size']
+        if num_devices > rows:
+            self.log(f'--batch-size {rows}: {num_devices - rows} of {num_devices} devices never get a row')
         before = self.resumed.config if self.resumed else {'run_id': secrets.token_hex(8)}
         self.config |= {'run_id': before.get('run_id'), 'process': this_process(),
                         'out_dir': self.settings['out_dir'] and os.path.abspath(self.settings['out_dir'])}

@@ -154,6 +154,14 @@ def test_a_full_disk_leaves_the_old_picture(tmp_path, full_disk, capsys):
     assert capsys.readouterr().err == f'plot: {out}: No space left on device\n' and out.read_bytes() == b'old'
 
 
+@pytest.mark.parametrize('num_epochs', [1, 2])
+def test_epochs_are_whole_numbers(num_epochs, tmp_path, figures):
+    run = run_folder(tmp_path / 'one', ['cpu(0)'], [0.1] * num_epochs)
+    assert plot.main([run, '--out', str(tmp_path / 'a.png')]) == 0
+    ticks = figures[0].axes[0].get_xticks()
+    assert len(ticks) and (ticks % 1 == 0).all()
+
+
 def test_a_folder_that_is_not_a_run(tmp_path, capsys):
     assert plot.main([str(tmp_path), '--out', str(tmp_path / 'a.png')]) == 2
     err = capsys.readouterr().err

@@ -62,9 +62,12 @@ def test_a_very_long_image_is_a_line(size, tmp_path):
 def test_files_that_are_not_images_are_rejected(tmp_path):
     (tmp_path / 'a.png').write_text('no image')
     Image.new('L', (9, 9)).save(tmp_path / 'exif.png', exif=b'II*\0\x08')  # cut
-    for path in (tmp_path / 'a.png', tmp_path / 'exif.png', tmp_path / 'missing.png', tmp_path):
-        with pytest.raises(ValueError, match=rf'{path}: cannot be read as an image \(.*\); use a PNG or JPEG file'):
+    for name, why in ('a.png', 'unknown format'), ('exif.png', '.*'), ('', 'it is a folder|Is a directory|.*folder.*'):
+        path = tmp_path / name
+        with pytest.raises(ValueError, match=rf'^{path}: cannot be read as an image \({why}\); use a PNG or JPEG file'):
             read_image(path)
+    with pytest.raises(ValueError, match='missing.png: does not exist; name an image file$'):
+        read_image(tmp_path / 'missing.png')
 
 
 @pytest.mark.parametrize('side', [11, 56])

@@ -407,6 +407,17 @@ def test_an_output_folder_in_use_is_left_alone(tmp_path, capsys, on_devices):
     assert (tmp_path / 'history.csv').read_text() == 'of another run'
 
 
+def test_a_batch_smaller_than_the_devices(tmp_path, capsys, on_devices):
+    num_devices = len(on_devices[1].split(',')) if on_devices[0] == '--devices' else int(on_devices[1])
+    rows = num_devices - 1
+    assert scratch.main([*SMALL, *on_devices, '--train-size', '7', '--batch-size', str(rows), '--no-plot', '--quiet',
+                         '--out-dir', str(tmp_path / 'quiet')]) == 0
+    assert scratch.main([*SMALL, *on_devices, '--train-size', '7', '--batch-size', str(rows), '--no-plot', '--out-dir',
+                         str(tmp_path / 'run')]) == 0
+    expected = f'--batch-size {rows}: 1 of {num_devices} devices never get a row'
+    assert capsys.readouterr().out.splitlines().count(expected) == 1
+
+
 def test_a_batch_larger_than_the_data(tmp_path, capsys, on_devices):
     for rows, first in (('7', []), ('8', [
             '--batch-size 8: every update is divided by it, although a batch has only 7 images'])):

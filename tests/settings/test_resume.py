@@ -481,7 +481,8 @@ def test_what_is_no_run_is_named_with_a_remedy(program, tmp_path):
     (tmp_path / 'x.png').write_bytes(b'a picture')
     problem = 'is not the folder of a run (config.json cannot be read, No such file or directory)'
     assert program('--resume', 'x.png') == (2, '', (
-        f'scratch: --resume x.png: . {problem}; name the folder of a run, or a checkpoint in it\n'))
+        'scratch: --resume x.png: the file is not in the folder of a run; name the folder of a run, or a checkpoint in '
+        'it\n'))
     assert program('--resume', 'auto', '--out-dir', '.') == (2, '', (
         f'scratch: --resume auto: . {problem}; give another --out-dir\n'))
 

@@ -34,7 +34,8 @@ class Network:
         elif not isinstance(self._net, types.FunctionType):
             raise ValueError(f'{type(net).__name__} cannot be traced: must be a gluon.HybridBlock or a function')
         # All arrays of the arguments, on one device. Those in lists are parameters, if this is a function
-        arrays = [make_array(np.array, array, dtype='float32' if array.dtype == 'float64' else array.dtype)
+        make = np.array if mx.util.is_np_array() else mx.nd.array
+        arrays = [make_array(make, array, dtype='float32' if array.dtype == 'float64' else array.dtype)
                   if isinstance(array, numpy.ndarray) else array for array in leaves(list(examples))]
         if not arrays or not all(isinstance(array, mx.nd.NDArray) for array in arrays):
             raise ValueError(f'{[type(array).__name__ for array in arrays]}: the arguments of a network must be arrays')

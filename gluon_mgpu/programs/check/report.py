@@ -5,9 +5,9 @@ import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from ...base.arguments import integer
 from ...base.text import counted
 from ...devices import check_devices
+from ...devices.lists import devices_text
 from ...mxnet_setup.compat import mx
 from ...parallel.workers import ThisProcess, Workers
 from .contents import DRIFTS, drifting
@@ -87,7 +87,8 @@ def check_data_parallel(make: Callable, train_batch: Callable, batches: Iterable
         devices = [workers.device] if workers and workers.device else [mx.cpu(i) for i in range(3)]
     devices = check_devices(devices)
     job = workers or ThisProcess()
-    k = integer('the number of devices', len(devices) * job.size, 2)
+    if (k := len(devices) * job.size) < 2:
+        raise ValueError(f'devices {devices_text(devices)}: name at least two, such as cpu:0,cpu:1')
     batches, lists = cut(batches, k)
     training = Training(make if workers else lambda devices, _: make(devices), train_batch, lists, devices, job)
     names = [f'{device} of worker {rank}' if job.size > 1 else str(device)

@@ -65,6 +65,8 @@ def check_batches(one: Training, batches: Sequence) -> list[str]:
     num_inputs = len(leaves(one.lists[0]))
     for i, parts in enumerate(zip(*batches)):
         array, name = numpy.concatenate(parts), 'X' if i < num_inputs else 'y'
+        if name == 'X' and num_inputs > 1:
+            name = f'X[{i}]'
         if array.dtype.kind not in 'iuf' or not array.size:
             continue
         if not numpy.isfinite(array).all():

@@ -77,7 +77,7 @@ def test_the_same_report_again(batches):
 
 
 @pytest.mark.parametrize('change, message', [
-    ({'devices': [mx.cpu(0)]}, 'the number of devices 1: must be an integer of at least 2'),
+    ({'devices': [mx.cpu(0)]}, 'devices cpu:0: name at least two, such as cpu:0,cpu:1'),
     ({'devices': [mx.cpu(0), mx.cpu(1), mx.cpu(0)]},
      r'^\[cpu\(0\), cpu\(1\), cpu\(0\)\] lists cpu\(0\) twice: list each'),
     ({'batches': []}, r'^batches is empty, \[\]: pass a list of batches, such as \[\(X, y\)\]'),

@@ -92,6 +92,18 @@ def test_numbers_that_are_not_finite(name, number, batches):
         'Do: leave these rows out.']
 
 
+def test_the_input_with_a_number_that_is_not_finite(batches):
+    X, y = batches[0][0], batches[0][1]
+    weights = numpy.ones((len(X), 1), 'float32')
+    weights[5] = numpy.inf
+
+    def train_batch(state, inputs, y, devices):
+        step_with(lambda y_hat, y: (y_hat[:, 0] - y) ** 2)(state, inputs[0] * inputs[1], y, devices)
+
+    report = check_two(make_network, train_batch, [((X, weights), y.astype('float32'))])
+    assert report.diagnosis[0].startswith('NOT CHECKED: X[1] has NaN or infinite numbers')
+
+
 def test_infinite_numbers_that_a_step_can_take(batches):
     """As in a mask that is added to scores."""
     masks = numpy.zeros((16, 4), 'float32')

@@ -25,7 +25,7 @@ class Resized(gluon.HybridBlock):
 def difference(net, X):
     lines = []
     to_onnx(net, 'a.onnx', X, log=lines.append)
-    return float(lines[0].split("network's by ")[1].split()[0])
+    return float(lines[0].split("network's up to ")[1].split()[0])
 
 
 @pytest.mark.parametrize('align_corners', [True, False])

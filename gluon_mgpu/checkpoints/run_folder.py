@@ -80,7 +80,9 @@ def lock_folder(path: str | os.PathLike, stack: contextlib.ExitStack) -> SameFol
 
 def check_links(folder: Path) -> None:
     """Raise ValueError if a file of a run is a link out of its folder. Writing it would overwrite the other file."""
-    for path in folder.iterdir() if (folder / 'config.json').exists() else ():
+    if not (folder / 'config.json').exists():  # a checkpoint beside other files, which are not written
+        return
+    for path in folder.iterdir():
         if os.path.dirname(os.path.realpath(path)) != os.path.realpath(folder):
             raise ValueError(f'{path} is a link to a file outside the folder, which could be overwritten: remove it')
 

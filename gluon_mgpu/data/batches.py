@@ -181,7 +181,7 @@ def _shape_and_labels(batches: Any, arrays: Sequence) -> tuple[tuple, int, int]:
         raise ValueError('a label is NaN or infinite: labels must be class numbers')
     if labels.dtype == bool or (all(y.size == len(y) for _, y in arrays) and (labels % 1).any()):
         raise ValueError(f'labels such as {labels[numpy.argmax(labels % 1)]}: must be class numbers, as integers')
-    return (1, *arrays[0][0].shape[1:]), math.floor(labels.min()), math.ceil(labels.max())
+    return (1, *arrays[0][0].shape[1:]), math.floor(labels.min()), int(labels.max())
 
 
 def _check_arrays(images: numpy.ndarray, labels: numpy.ndarray) -> None:

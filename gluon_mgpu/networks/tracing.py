@@ -53,8 +53,8 @@ def _plain_error(network: Callable, args: Sequence) -> str:
     return ''
 
 
-def _refuse_own_gradients(name: str, function: Callable) -> None:
-    """Raise ValueError if a function to be traced for training calls an ``autograd.Function``."""
+def _refuse_own_gradients(name: str, function: Any) -> None:
+    """Raise ValueError if a function to be traced for training itself calls an ``autograd.Function`` by its name."""
     if not autograd.is_recording() or not isinstance(function, types.FunctionType):
         return
     used = inspect.getclosurevars(function)
@@ -76,7 +76,8 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str], 
         raise ValueError(f'{kind} cannot be traced (it has forward hooks, which its graph would leave out): detach '
                          'them')
     for layer in layers_of(block):
-        _refuse_own_gradients(type(layer).__name__, type(layer).forward)
+        for method in ('forward', 'hybrid_forward'):
+            _refuse_own_gradients(type(layer).__name__, getattr(type(layer), method, None))
     names = [symbol.name for symbol in leaves(symbols)]
     with explain_errors(kind, block, args):
         if MXNET_MAJOR < 2:

@@ -71,7 +71,7 @@ class Job:
         workers = self.workers
         # 1. Compare flags first: workers with different flags would deadlock later. The platform may differ
         workers.check_equal({**versions(), 'platform': '', 'chapter': self.chapter.name,
-                             **{ALL[name].flag: value for name, value in self.settings.items()}})
+                             **{ALL[name].flag: or_none(value) for name, value in self.settings.items()}})
         if self.settings['resume']:
             check_on_rank_0(self.settings['resume'], self.settings['out_dir'], workers)
         # 2. The settings, which rank 0 alone can read in the run's folder; devices and data, of which each has its own
@@ -142,15 +142,15 @@ class Job:
         """On rank 0, print the first lines; create and lock the run's folder, or use that of the run to resume."""
         size = f', {self.workers.size} workers' if self.workers.size > 1 else ''
         train_iter, *held_out, test_iter = self.data
+        batch_size, num_devices = self.settings['batch_size'], len(self.devices) * self.workers.size
         validation = f', {held_out[0].num_rows} validation' if held_out else ''
         self.log(f'{self.heading}{size}\n{train_iter.num_rows} training{validation} and {test_iter.num_rows} test '
-                 f'images, batches of {self.settings["batch_size"]}, learning rate {self.settings["lr"]:g}')
-        if train_iter.num_rows < self.settings['batch_size']:
-            self.log(f'--batch-size {self.settings["batch_size"]}: every update is divided by it, although a batch has '
-                     f'only {counted(train_iter.num_rows, "image")}')
-        num_devices, rows = len(self.devices) * self.workers.size, self.settings['batch_size']
-        if num_devices > rows:
-            self.log(f'--batch-size {rows}: {num_devices - rows} of {num_devices} devices never get a row')
+                 f'images, batches of {batch_size}, learning rate {self.settings["lr"]:g}')
+        if train_iter.num_rows < batch_size:
+            self.log(f'--batch-size {batch_size}: every update is divided by it, although a batch has only '
+                     f'{counted(train_iter.num_rows, "image")}')
+        if num_devices > batch_size:
+            self.log(f'--batch-size {batch_size}: {num_devices - batch_size} of {num_devices} devices never get a row')
         before = self.resumed.config if self.resumed else {'run_id': secrets.token_hex(8)}
         self.config |= {'run_id': before.get('run_id'), 'process': this_process(),
                         'out_dir': self.settings['out_dir'] and os.path.abspath(self.settings['out_dir'])}

@@ -59,7 +59,8 @@ def run_to_resume(resume: str, out_dir: str | None, stack: ExitStack) -> Resumed
         config = run_folder.read_config(folder)
     except ValueError as error:
         remedy = 'give another --out-dir' if resume == AUTO else 'name the folder of a run, or a checkpoint in it'
-        problem = error if path == folder else 'the file is not in the folder of a run'
+        is_run = path == folder or (folder / 'config.json').exists()
+        problem = error if is_run else 'the file is not in the folder of a run'
         raise ValueError(f'--resume {resume}: {problem}; {remedy}') from None
     run_folder.check_links(folder)
     found, metadata = run_folder.newest_checkpoint(path)

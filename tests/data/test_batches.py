@@ -246,7 +246,7 @@ def test_probabilities_are_for_training():
     with pytest.raises(ValueError, match=r'^the test labels have the shape \(2, 10\): must be class numbers \(n,\)'):
         check_data(([batch], [batch]), 2)
     batch[1][0, 0] = -0.5
-    with pytest.raises(ValueError, match='^the training labels are from -1 to 1, but the network has 10 outputs'):
+    with pytest.raises(ValueError, match='^the training labels are from -1 to 0, but the network has 10 outputs'):
         check_data(([batch], [column]), 2)
 
 

@@ -188,11 +188,11 @@ def test_the_shell_loop_of_the_documentation(job, flags, tmp_path):
 @pytest.mark.parametrize('values, words', [
     (('flag="--lr 0.2"', 'flag="--lr 0.3"'), '--lr is 0.2 on worker 0 ({host}) and 0.3 on worker 1 ({host})'),
     (('flag=--quiet', 'flag='), '--quiet is True on worker 0 ({host}) and False on worker 1 ({host})'),
-    (('flag=', 'flag="--train-size 999"'), '--train-size is None on worker 0 ({host}) and 999 on worker 1 ({host})'),
+    (('flag=', 'flag="--train-size 999"'), '--train-size is none on worker 0 ({host}) and 999 on worker 1 ({host})'),
     (('cd {data.parent}; flag="--data-dir {data.name}"', 'cd /; flag="--data-dir {data.name}"'),
      'worker 1 ({host}): /{data.name}/mnist: train-images-idx3-ubyte.gz, '),
-    (('flag=', 'flag="--export a.onnx"'), '--export is None on worker 0 ({host}) and a.onnx on worker 1 ({host})'),
-    (('flag="--resume auto"', 'flag='), '--resume is auto on worker 0 ({host}) and None on worker 1 ({host})'),
+    (('flag=', 'flag="--export a.onnx"'), '--export is none on worker 0 ({host}) and a.onnx on worker 1 ({host})'),
+    (('flag="--resume auto"', 'flag='), '--resume is auto on worker 0 ({host}) and none on worker 1 ({host})'),
 ])
 def test_workers_that_disagree(job, flags, data, tmp_path, values, words):
     line = shlex.join(map(str, command('scratch', flags, tmp_path / 'run'))) + ' $flag'

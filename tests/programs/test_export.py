@@ -136,7 +136,7 @@ def test_export_by_training_and_afterwards(module, chapter, capsys, devices):
     """Both give the same file, and it has the accuracy that the run printed."""
     status, out, err = chapter(module, '--num-epochs', '2', '--out-dir', 'run', '--export', 'run/a.onnx')
     assert (status, err) == (0, []) and out[-2].startswith('test acc: ')
-    assert re.fullmatch("model: run/a.onnx, checked in onnxruntime: scores equals the network's up to "
+    assert re.fullmatch("model: run/a.onnx, checked in onnxruntime: output scores equals the network's up to "
                         r'\d\.\de[-+]0\d of its largest number; compared for \(1, 1, 28, 28\) and \(2, 1, 28, 28\) in '
                         'the range of the example; other values: zeros, ones, negative, large', out[-1])
     assert export.main(['run']) == 0

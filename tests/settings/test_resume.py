@@ -485,6 +485,8 @@ def test_what_is_no_run_is_named_with_a_remedy(program, tmp_path):
         'it\n'))
     assert program('--resume', 'auto', '--out-dir', '.') == (2, '', (
         f'scratch: --resume auto: . {problem}; give another --out-dir\n'))
+    (tmp_path / 'config.json').write_text('[]')
+    assert 'x.png: . is not the folder of a run (its config.json is not that' in program('--resume', 'x.png')[2]
 
 
 @pytest.mark.parametrize('original', ['kept', 'gone'])

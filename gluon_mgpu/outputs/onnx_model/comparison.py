@@ -145,7 +145,7 @@ def compare(outputs: Sequence[str], examples: Sequence[Example], found: Sequence
     difference, name, _ = max(differences[False])
     shapes = ' and '.join(str(example.inputs[0].shape) for example in examples if not example.words)
     words = ', '.join(name for name in SPECIAL if any(name in example.words for example in examples)) or 'none'
-    return (f"checked in onnxruntime: {name} equals the network's up to {difference:.1e} of its largest number; "
+    return (f"checked in onnxruntime: output {name} equals the network's up to {difference:.1e} of its largest number; "
             f'compared for {shapes} in the range of the example; other values: {words}')
 
 

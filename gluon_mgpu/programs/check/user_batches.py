@@ -62,18 +62,17 @@ def _arrays(batch: Any) -> list:
 
 def check_batches(one: Training, batches: Sequence) -> list[str]:
     """Return fault and remedy, one line each, if the batches have numbers that one device cannot train on either."""
-    num_inputs = len(leaves(one.lists[0]))
+    numbers = [len(leaves(lists)) for lists in one.lists]
+    names = [f'{name}[{i}]' if number > 1 else name for name, number in zip('Xy', numbers) for i in range(number)]
     for i, parts in enumerate(zip(*batches)):
-        array, name = numpy.concatenate(parts), 'X' if i < num_inputs else 'y'
-        if name == 'X' and num_inputs > 1:
-            name = f'X[{i}]'
+        array, name = numpy.concatenate(parts), names[i]
         if array.dtype.kind not in 'iuf' or not array.size:
             continue
         if not numpy.isfinite(array).all():
             batch = next(batch for batch in batches if not numpy.isfinite(batch[i]).all())
             if not numpy.isfinite(first_update(one, batch)).all():  # unlike with the infinite numbers of a mask
                 return [NOT_FINITE[0].format(name), NOT_FINITE[1]]
-        elif i >= num_inputs and (array == array.round()).all() and (labels := _same_labels(one, batches[0], i, array)):
+        elif i >= numbers[0] and (array == array.round()).all() and (labels := _same_labels(one, batches[0], i, array)):
             return [LABELS[0].format(name, *labels), LABELS[1]]
     return []
 

@@ -100,8 +100,15 @@ def test_the_input_with_a_number_that_is_not_finite(batches):
     def train_batch(state, inputs, y, devices):
         step_with(lambda y_hat, y: (y_hat[:, 0] - y) ** 2)(state, inputs[0] * inputs[1], y, devices)
 
-    report = check_two(make_network, train_batch, [((X, weights), y.astype('float32'))])
+    y = y.astype('float32')
+    report = check_two(make_network, train_batch, [((X, weights), y)])
     assert report.diagnosis[0].startswith('NOT CHECKED: X[1] has NaN or infinite numbers')
+
+    def of_labels(state, X, y, devices):
+        step_with(lambda y_hat, y: (y_hat[:, 0] - y) ** 2)(state, X, y[0] * y[1], devices)
+
+    report = check_two(make_network, of_labels, [(X, (weights[:, 0], y))])
+    assert report.diagnosis[0].startswith('NOT CHECKED: y[0] has NaN or infinite numbers')
 
 
 def test_infinite_numbers_that_a_step_can_take(batches):

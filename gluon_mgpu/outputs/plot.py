@@ -157,7 +157,7 @@ def _read_run(folder: Path) -> tuple:
         check_metadata({'config': config, 'run': {**NOT_BEGUN, 'num_steps': 0, 'history': history}})
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f'{folder} is not the folder of a run (config.json or history.csv cannot be read: '
-                         f'{reason(error)})') from None
+                         f'{reason(error)}); name the --out-dir of a training') from None
     name = f'{config["chapter"]}, {", ".join(config["devices"])}'
     evaluated = 'validation' if config.get('validation_size') else 'test'
     return config['dataset'], name, evaluated, *zip(*((e.seconds, e.epoch, e.test_acc) for e in history))

@@ -42,6 +42,8 @@ def run_to_load(path) -> tuple[Path, dict]:
     """Return the checkpoint `path`, or the newest complete one in the folder `path`, and its metadata."""
     # CheckpointError also if history.csv has a later epoch, of which no checkpoint could be written
     try:
+        if not os.path.lexists(path):
+            raise checkpoint.DamagedError(f'{path}: does not exist')
         found, metadata = newest_checkpoint(Path(path))
     except checkpoint.DamagedError as error:
         raise checkpoint.CheckpointError(f'{error}; name the folder of a run or one of its checkpoints') from None

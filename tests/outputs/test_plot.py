@@ -165,7 +165,8 @@ def test_epochs_are_whole_numbers(num_epochs, tmp_path, figures):
 def test_a_folder_that_is_not_a_run(tmp_path, capsys):
     assert plot.main([str(tmp_path), '--out', str(tmp_path / 'a.png')]) == 2
     err = capsys.readouterr().err
-    assert 'is not the folder of a run' in err and len(err.splitlines()) == 1
+    assert err == (f'plot: {tmp_path} is not the folder of a run (config.json or history.csv cannot be read: No such '
+                   'file or directory); name the --out-dir of a training\n')
     assert list(tmp_path.iterdir()) == []
 
 

@@ -15,11 +15,13 @@ def test_a_run_without_a_checkpoint(tmp_path, capsys):
 
 
 def test_a_file_that_is_no_checkpoint(tmp_path, capsys):
-    path = tmp_path / 'net.params'
+    path, missing = tmp_path / 'net.params', tmp_path / 'missing'
     path.write_bytes(b'of another program')
-    assert predict.main([str(path)]) == 2
-    assert capsys.readouterr().err == (f'predict: {path}: truncated or altered, or not a checkpoint of gluon_mgpu; '
-                                       'name the folder of a run or one of its checkpoints\n')
+    for name, problem in ((path, 'truncated or altered, or not a checkpoint of gluon_mgpu'),
+                          (missing, 'does not exist')):
+        assert predict.main([str(name)]) == 2
+        assert capsys.readouterr().err == (f'predict: {name}: {problem}; name the folder of a run or one of its '
+                                           'checkpoints\n')
 
 
 @pytest.mark.parametrize('config', [None, [], {}, {'chapter': 'mine'}, {'chapter': 'scratch', 'devices': ['cpu(0)']}])

@@ -31,7 +31,7 @@ from gluon_mgpu.mxnet_setup.runtime import environment
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.outputs.plot import figure
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
-from gluon_mgpu.parallel.step import trained
+from gluon_mgpu.parallel.step import params_with_gradients
 from gluon_mgpu.scratch import init_params
 
 HOPS = 20            # messages there and back in one measurement; a single one would mostly time Python and waiting
@@ -103,7 +103,7 @@ def gradient_sizes() -> dict:
     net.initialize(ctx=mx.cpu(0))
     net(np.zeros((1, 1, 28, 28), ctx=mx.cpu(0)))  # infers the shapes
     return {'LeNet': sum(p.size for p in init_params()),
-            'ResNet-18': sum(param.data().size for param in trained(net))}
+            'ResNet-18': sum(param.data().size for param in params_with_gradients(net))}
 
 
 def measure(devices: list, rounds: int) -> dict:

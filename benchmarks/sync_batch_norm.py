@@ -24,7 +24,7 @@ from gluon_mgpu.networks.loss import cross_entropy as loss
 from gluon_mgpu.networks.precision import DTYPES, check_dtype
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.parallel.sharing import Devices
-from gluon_mgpu.parallel.step import trained
+from gluon_mgpu.parallel.step import params_with_gradients
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 from gluon_mgpu.parallel.workers import ThisProcess
 from gluon_mgpu.training.run import Run
@@ -36,7 +36,7 @@ def make_step(sync_batch_norm, args, workers):
     net.initialize(init=init.Normal(sigma=0.01), ctx=args.devices)
     net.hybridize(static_alloc=True, static_shape=True)
     devices = Devices(args.devices, args.batch_size, workers=workers)
-    trainer = workers.trainer(trained(net), 'sgd', {'learning_rate': args.lr})
+    trainer = workers.trainer(params_with_gradients(net), 'sgd', {'learning_rate': args.lr})
     if sync_batch_norm:
         net = SyncBatchNorm(net, workers)
     rows = shard_rows(args.batch_size, *workers.shard)

@@ -49,7 +49,8 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
                 devices: list) -> list:
     """Train on one batch, split over the devices; does not block.
 
-    Returns the losses, and raises ValueError, as `scratch.train_batch`; also if the Trainer does not fit the devices.
+    Returns the losses, as `scratch.train_batch`. Raises the same errors, and ValueError if the Trainer is on other
+    devices or sums no gradients.
 
     Source: D2L 13.6.3, the body of ``train``. Here the batch may have any number of rows, and be trained in parts.
 
@@ -84,14 +85,14 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **setting
     """
     setup = TrainingSetup('concise', num_gpus, batch_size, lr, settings)
     devices, (train_iter, test_iter), run = setup.devices, setup.data, setup.run
-    npx.random.seed(setup.seed)  # for a net with known shapes; ResNet-18 draws its weights in the first batch of `run`
+    npx.random.seed(setup.seed)  # for known shapes; ResNet-18 draws its weights in the first batch, when `run` seeds
     net = resnet18(10, setup.dtype) if setup.net is None else setup.net
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices, force_reinit=True)  # setup.net may have parameters
     if setup.net is None:
         net.hybridize(static_alloc=True, static_shape=True)  # for speed: one operator, in memory allocated once
     # The book passes all parameters. The Trainer would also copy batch norm's statistics from the first device to the
     # others, while a backward pass may be writing them
-    params = step.trained(net)
+    params = step.params_with_gradients(net)
     # gluon.Trainer(params, optimizer, optimizer_params, update_on_kvstore=False); with --horovod or --clip-norm, a
     # subclass of it
     trainer = devices.workers.trainer(params, setup.optimizer, setup.optimizer_params, setup.clip_norm)

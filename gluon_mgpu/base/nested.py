@@ -11,7 +11,7 @@ def leaves(values: Any) -> list:
 
 
 def refill(values: Any, new: Iterator) -> Any:
-    """Return the same nested lists, tuples and named tuples, and None in them, with the items of `new` for all else."""
+    """Return a copy of nested lists, tuples and named tuples: the items of `new` replace all but None, in order."""
     if not isinstance(values, (list, tuple)):
         return None if values is None else next(new)
     make = getattr(type(values), '_make', tuple if isinstance(values, tuple) else list)

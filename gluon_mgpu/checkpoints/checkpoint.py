@@ -36,7 +36,7 @@ class DamagedError(CheckpointError):
 class Snapshot(NamedTuple):
     """The content of a checkpoint, copied to the host."""
 
-    arrays: dict[str, list]  # numpy arrays by name: one if it is equal on all devices, else one per device
+    arrays: dict[str, list]  # numpy arrays by name, one per device; of parameters and states that are equal, only one
     record: dict             # everything else, JSON-serializable
 
 
@@ -50,9 +50,9 @@ def save(path: str | os.PathLike, net: Any, trainer: Any = None, **metadata) -> 
     path : path-like
         Usually ``*.safetensors``. An existing file is kept until the new one is complete.
     net : gluon.Block, a list of np.ndarray, or a list of such lists
-        The network, or its parameters on one device or on each. What is equal on all devices is stored once; else, as
-        batch norm's running statistics and gradients with ``grad_req='add'``, once per device. Parameters that Gluon
-        does not register, such as those in a plain list, are not stored, with a warning.
+        The network, or its parameters on one device or on each. Those that are equal on all devices are stored once;
+        those that differ, such as running statistics, for each device, and so are gradients with ``grad_req='add'``.
+        Parameters that Gluon does not register, such as those in a plain list, are not stored, with a warning.
     trainer : gluon.Trainer, optional
         Its optimizer's state is stored: momentum, moments, counts of updates; not settings such as the rate.
     **metadata
@@ -132,8 +132,9 @@ def write(path: str | os.PathLike, kept: Snapshot, metadata: dict) -> None:
 
 
 def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
-    """Read a checkpoint and verify its checksum; return its record, and the array of each name, or one for each device.
+    """Read a checkpoint and verify its checksum; return its record, and for each name a list of arrays.
 
+    There is one array, or one for each device.
     Raises DamagedError if it is no complete checkpoint, CheckpointError if it is unreadable or of another version.
     """
     path = os.fspath(path)  # raises TypeError for a number, which would be an open file

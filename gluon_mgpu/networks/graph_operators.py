@@ -23,7 +23,7 @@ class Operator(NamedTuple):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings that are not the default, None or ``()``."""
+        """The settings in the node, parsed, without those that are None or ``()``."""
         values = {name: _parse(text) for name, text in self.node.get('attrs', {}).items()}
         return {name: value for name, value in values.items() if value not in (None, ())}
 
@@ -45,7 +45,7 @@ def operators_of(graph: Any) -> tuple[list[Operator], list[str]]:
     """Return the operators of a graph (a symbol), in the order in which they run, and the names of its outputs."""
     content = graph_to_json(graph)
     nodes = content['nodes']
-    outputs: list[dict[int, str]] = [{} for _ in nodes]
+    outputs: list[dict[int, str]] = [{} for _ in nodes]  # filled when later nodes, or the graph, name their inputs
 
     def array_name(number: int, output: int, *_) -> str:
         if nodes[number]['op'] == 'null':

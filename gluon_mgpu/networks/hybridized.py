@@ -62,7 +62,7 @@ def _operator(function: Callable, args: tuple) -> Callable[[list], Any]:
     """Trace a function; return an operator that takes the arrays in such arguments."""
     graph, names, lists = trace_function(function, args)
     inputs = graph.list_inputs()
-    # Copies of the outputs as well, which are other arrays in each call
+    # Copies of the outputs as well, for the same reason as in `with_copies`
     outputs = mx.sym.Group([_copy(output) for output in graph.as_nd_ndarray()], type(graph))
     run = cached_op(with_copies(outputs, inputs), [
         ('static_alloc', True), ('static_shape', True), ('data_indices', [*range(len(inputs))]), ('param_indices', [])])
@@ -75,8 +75,8 @@ def _operator(function: Callable, args: tuple) -> Callable[[list], Any]:
 def with_copies(graph: Any, inputs: Iterable[str]) -> Any:
     """Return a graph that works on copies of these inputs.
 
-    With the caller's own arrays, which differ from call to call, the engine would prepare the operators that use them
-    again at each call, with other temporary memory.
+    Operators with static memory must see the same arrays in each call. The caller's differ, so the engine would prepare
+    the operators that use them again in each call, with other temporary memory.
     """
     copies = {name: _copy(mx.sym.var(name)) for name in inputs}
     return mx.sym.Group([*graph.as_nd_ndarray()(**copies)], type(graph))

@@ -14,17 +14,17 @@ def cross_entropy(y_hat: np.ndarray, y: np.ndarray) -> np.ndarray:
         raise ValueError(f'the network returns {len(y_hat)} outputs: cross_entropy needs the scores only; return only '
                          'these, or write a loss that chooses them')
     y_hat, y = y_hat.as_np_ndarray(), y.as_np_ndarray()  # the same arrays, possibly of a network of mx.nd
-    labels, scores = y.shape, y_hat.shape  # read once, because each time takes a few microseconds
-    if labels == scores and len(scores) == 2:
+    y_shape, shape = y.shape, y_hat.shape  # read once, because each time takes a few microseconds
+    if y_shape == shape and len(shape) == 2:
         return _of_probabilities(y_hat, y)
-    if len(scores) != 2 or labels not in (scores[:1], (scores[0], 1)):
-        raise ValueError(f'labels {labels} for scores {scores}: with scores (n, num_classes), labels are class numbers '
+    if len(shape) != 2 or y_shape not in (shape[:1], (shape[0], 1)):
+        raise ValueError(f'labels {y_shape} for scores {shape}: with scores (n, num_classes), labels are class numbers '
                          '(n,) or probabilities (n, num_classes)')
     return _of_classes(y_hat, y)
 
 
-# Operator by operator, each batch would move on in MXNet's ring of scratch memory. The operators of a network with
-# static shapes then keep more of it: 140 MB for ResNet-18 on two CPU contexts
+# Called one by one, the operators would take other scratch memory of MXNet in each batch, and a network with static
+# shapes would keep all that it has used: 140 MB for ResNet-18 on two CPU contexts
 @hybridized
 def _of_classes(y_hat, y):
     """l = -log softmax(y_hat)[y]"""

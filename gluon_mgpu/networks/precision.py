@@ -10,7 +10,7 @@ DTYPES = ('float32', 'bfloat16', 'float16')
 
 def check_dtype(dtype: str, devices: list, name: str = 'dtype') -> None:
     """Raise ValueError, with the name of the argument, if the devices cannot compute in `dtype`, one of `DTYPES`."""
-    _check_name(dtype)
+    _check_name(dtype, name)
     if dtype == 'float32':
         return
     if MXNET_MAJOR >= 2:
@@ -23,9 +23,9 @@ def check_dtype(dtype: str, devices: list, name: str = 'dtype') -> None:
         raise ValueError(f'{name} bfloat16: {bfloat16_obstacle()}')
 
 
-def _check_name(dtype: str) -> None:
+def _check_name(dtype: str, name: str = 'dtype') -> None:
     if dtype not in DTYPES:
-        raise ValueError(f'dtype {dtype!r}: must be one of {", ".join(DTYPES)}')
+        raise ValueError(f'{name} {dtype!r}: must be one of {", ".join(DTYPES)}')
 
 
 def _cast(F, X, dtype):

@@ -67,12 +67,12 @@ def resnet18(num_classes: int, dtype: str = 'float32') -> gluon.nn.HybridSequent
 
 
 def in_float32(net: gluon.Block) -> gluon.Block:
-    """Return a ResNet-18 of another precision in float32, as its parameters are; other networks stay; blocks."""
+    """Return a ResNet-18 of lower precision as a copy that computes in float32, and others as they are; blocks."""
     if not any(isinstance(layer, Cast) for layer in getattr(net, '_children', {}).values()):
         return net
     npx.waitall()  # under ``hybridize(static_shape=True)``, backward passes write statistics without the engine
-    low = [param.list_data()[0] for param in net.collect_params().values()]
-    net = resnet18(low[-1].size)  # the bias of the last layer
-    for param, data in zip(net.collect_params().values(), low):
+    arrays = [param.list_data()[0] for param in net.collect_params().values()]  # of float32
+    net = resnet18(arrays[-1].size)  # the bias of the last layer
+    for param, data in zip(net.collect_params().values(), arrays):
         param._load_init(data, [data.ctx])
     return net

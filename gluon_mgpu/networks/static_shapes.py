@@ -22,10 +22,10 @@ class StaticSequential(gluon.nn.HybridSequential):
     A call in another mode than the one before waits for all devices: MXNet's engine does not know that the backward
     pass of an operator with static shapes writes batch norm's running statistics, which another operator may read.
 
-    Call the network once before each backward pass; for two calls, leave out ``static_shape``. With it, Gluon's own
-    operator computes wrong gradients if the network is called twice in some losses and once in others. This one also
-    does so if two calls of different shapes share a loss, and each shape had a loss of its own before; and the first
-    two calls that share a loss may update the running statistics in either order.
+    With ``static_shape``, call the network only once before each backward pass. Two calls in one loss can give wrong
+    gradients: with Gluon's own operator, if other losses have a single call; with this class, also if the two calls
+    have different shapes, each of which had a loss of its own before. The first time that two calls share a loss, they
+    may update the running statistics in either order. If you need two calls, leave out ``static_shape``.
     """
 
     _cached_graph: tuple  # Gluon's: the inputs and the graph of the last trace, () before

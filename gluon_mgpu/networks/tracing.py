@@ -34,7 +34,7 @@ def explain_errors(name: str, network: Callable, args: Sequence) -> Iterator[Non
 
 
 def _plain_error(network: Callable, args: Sequence) -> str:
-    """Return why a network fails operator by operator as well, for example for the shapes of `args`, or ''."""
+    """Return the error of calling a network without hybridizing it, as for `args` of wrong shapes; '' if it works."""
     if any(arg is UNKNOWN for arg in args):
         return ''
     hybridized = [layer for layer in layers_of(network) if getattr(layer, '_active', False)]
@@ -114,7 +114,7 @@ def _trace_mxnet1(block, args, symbols):
 
 
 def trace_deferred(block: Callable, args: Sequence, symbols: Sequence) -> tuple[Any, Any]:
-    """Return, on MXNet 2, the graph of what `block` computes, with `symbols` for its arrays, and what it returns."""
+    """Trace `block` with MXNet 2's deferred compute; return the graph, whose inputs are `symbols`, and its result."""
     from mxnet import _deferred_compute as deferred
     arrays, variables = [array.detach() for array in leaves(args)], leaves(symbols)
     deferred.set_variable(arrays, variables)
@@ -176,7 +176,10 @@ def _check_shapes(graph: Any, names: list[str], arrays: Sequence) -> None:
 
 
 def _corrected(graph: Any, trained: set[str]) -> Any:
-    """Return a graph, with gradients for the inputs `trained`, that computes what calls of its operators compute."""
+    """Return a graph without MXNet's errors: it computes what its operators do, called one by one.
+
+    The inputs `trained` get gradients.
+    """
     operators, outputs = operators_of(graph)
     changed, trained = [], set(trained)
     for operator in operators:

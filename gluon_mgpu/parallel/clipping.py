@@ -13,12 +13,12 @@ class ClippingTrainer(gluon.Trainer):
     """``gluon.Trainer`` that limits the norm of the gradient, summed over all devices, before it updates.
 
     A gradient of the mean loss, over all rows, with a larger norm than `clip_norm` is scaled down to it, in place. None
-    is no limit. The Trainer updates on each device, not on the key-value store, which could not be clipped before.
+    is no limit. The Trainer updates on each device, because an update on the key-value store leaves no time to clip.
     """
 
     def __init__(self, params: Any, optimizer: str, optimizer_params: dict | None = None,
                  clip_norm: float | None = None, **settings: Any):
-        super().__init__(params, optimizer, optimizer_params, **{'update_on_kvstore': False, **settings})
+        super().__init__(params, optimizer, optimizer_params, update_on_kvstore=False, **settings)
         self.clip_norm = None if clip_norm is None else positive('clip_norm', clip_norm)
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
@@ -31,7 +31,7 @@ class ClippingTrainer(gluon.Trainer):
 
 
 def _clip(params: list, max_norm: float) -> None:
-    """Scale the gradients down to a norm, on each device by its own copy; all copies are equal."""
+    """Scale the gradients to a norm of at most `max_norm`, which each device computes from its own, equal copies."""
     for weights, gradients in zip(zip(*(param.list_data() for param in params)),
                                   zip(*(param.list_grad() for param in params))):
         # A stale gradient, of an earlier batch, is not used in the update

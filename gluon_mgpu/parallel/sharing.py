@@ -23,8 +23,8 @@ class Devices(list):
     devices : iterable of mx.Context, or str
         Text is as for `parse_devices`, such as ``'gpu:0-3'``.
     batch_size : int, optional
-        Divisor of the summed gradient; by default the number of rows of the batch, as in 13.5. Pass the rows of a full
-        batch, so that each image has the same weight. Without it, images of a short last batch count more.
+        Divisor of the summed gradient; by default the number of rows of the batch, as in 13.5. Pass the number of rows
+        of a full batch, so that each image has the same weight. Without it, images of a short last batch count more.
     shares : sequence of numbers or str, optional
         Relative speeds of the devices, such as ``[3, 1]`` or ``'3,1'``; see `split_and_load`.
     parts : int
@@ -50,7 +50,7 @@ class Devices(list):
         self.allreduce = self.workers.extend_allreduce(self.algorithm or star)
 
     def adapted(self, allreduce: Callable, **changes: Any) -> Devices:
-        """Return a copy with these changes. Unless it has an allreduce, it gets this one."""
+        """Return a copy with other attributes; `allreduce` is used if none was passed to these devices."""
         devices = copy.copy(self)
         algorithm = self.algorithm or allreduce
         vars(devices).update(changes, algorithm=algorithm)
@@ -70,7 +70,7 @@ class Devices(list):
 
 
 def as_devices(devices: Sequence, allreduce: Callable = star) -> Devices:
-    """Return a list as `Devices`. Unless they have an allreduce, they get this one."""
+    """Return a list as `Devices`; `allreduce` is used if none was passed to them."""
     if not isinstance(devices, Devices):
         return Devices(check_list(devices), allreduce=allreduce)  # text is no list here
     return devices if devices.algorithm else devices.adapted(allreduce)

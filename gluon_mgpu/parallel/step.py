@@ -19,8 +19,8 @@ def in_parts(forward_backward: Callable, X: Any, y: Any, net: Any, devices: Devi
     Parts need less memory. Returns the losses of all parts; each device's gradients are summed over the parts; does
     not block. `forward_backward`, such as `concise.forward_backward`, computes the gradients on all devices and returns
     the losses. The rows are cut as evenly as possible, and into fewer parts if some device would get no rows. With
-    several workers, there are always ``devices.parts``, some possibly without rows, because all workers take part in
-    the exchanges of each. `X` and `y` are arrays, or nested lists and tuples of arrays.
+    several workers, there are always ``devices.parts`` parts, even without rows: all workers take part in each
+    exchange. `X` and `y` are arrays, or nested lists and tuples of arrays.
     """
     num_rows, num_parts = check_rows(X, y), devices.parts
     if devices.workers.size == 1:
@@ -54,11 +54,11 @@ def backward(net: Callable, ls: list) -> None:
         net.backward(ls)
     elif ls:
         autograd.backward(ls)
-    elif any(param._deferred_init for param in trained(net)):
+    elif any(param._deferred_init for param in params_with_gradients(net)):
         raise ValueError('the first batch has no rows, so the shapes of layers are unknown: leave it out')
 
 
-def trained(net: Any) -> list:
+def params_with_gradients(net: Any) -> list:
     """Return the parameters of a Gluon network that have gradients."""
     # MXNet 2 lists a parameter that several layers share once for each layer
     params = {id(param): param for param in net.collect_params().values()}.values()
@@ -74,28 +74,29 @@ def zero_unused_gradient(param: gluon.Parameter) -> None:
 
 
 def gradients(net: Any, devices: list, kinds: Sequence[str] = ('write', 'add')) -> list:
-    """Return the gradients on these devices with a ``grad_req`` in `kinds`; of lists of arrays, all."""
+    """Return the gradients on these devices; of a Gluon network, those whose ``grad_req`` is in `kinds`."""
     if not hasattr(net, 'collect_params'):
-        return [param.grad for params in net for param in params]
-    params = [param for param in trained(net) if param.grad_req in kinds and not param._deferred_init]
+        return [param.grad for params in net for param in params if param.ctx in devices]
+    params = [param for param in params_with_gradients(net) if param.grad_req in kinds and not param._deferred_init]
     return [param.grad(device) for device in devices for param in params]
 
 
 def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:
     """Set the gradients of the devices that got no rows of the batch `X` to zero, in place.
 
-    With n rows, these are the devices after the first n; their old gradients would enter the sum. They also get batch
-    norm's statistics of the first device, after a wait for all devices, unless there are no rows, or a `SyncBatchNorm`
-    has updated all. Otherwise this does not block.
+    With n rows, these are the devices after the first n; their old gradients would enter the sum. If the network has
+    batch norm, they also get the running statistics of the first device, after a wait for all devices; not if the batch
+    has no rows or `net` is a `SyncBatchNorm`. Otherwise this does not block.
     """
     num_rows = check_rows(X)
     if not (idle_devices := devices[num_rows:]):
         return
     if not hasattr(net, 'collect_params'):
-        for gradient in gradients(net[num_rows:], idle_devices):
+        for gradient in gradients(net, idle_devices):
             fill(gradient, 0)
         return
-    statistics = [param for param in net.collect_params().values() if not param._differentiable]
+    statistics = [param for param in net.collect_params().values()
+                  if not (param._differentiable or param._deferred_init)]
     if num_rows and statistics and not isinstance(net, SyncBatchNorm):
         npx.waitall()  # under ``hybridize(static_shape=True)``, backward passes write statistics without the engine
         for param in statistics:
@@ -107,12 +108,13 @@ def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:
 def zero_grad(net: gluon.Block, devices: list) -> None:
     """Set the gradients of `net` on some of its devices to zero, in place; does not block.
 
-    Gradients with ``grad_req='add'`` stay: they are sums, to which these devices add nothing. What all other devices
-    have used (everything, if there are no others) is marked as written, so that Gluon's Trainer accepts it.
+    Gradients with ``grad_req='add'`` stay: they are sums, to which these devices add nothing. A gradient that all other
+    devices have written is marked as written here as well (without others, every one), so that Gluon's Trainer accepts
+    it.
     """
     for gradient in gradients(net, devices, ['write']):
         fill(gradient, 0)
-    for param in trained(net):
+    for param in params_with_gradients(net):
         if param._deferred_init:  # before the first batch
             continue
         others = [param.data(device) for device in param.list_ctx() if device not in devices]
@@ -134,13 +136,14 @@ def check_params(device_params: list, devices: list) -> None:
 
 
 def prepare_trainer(trainer: gluon.Trainer, devices: list) -> None:
-    """Check the Trainer and mark all gradients as not yet written; does not block.
+    """Check the Trainer; does not block. If its key-value store updates, mark all gradients as not yet written.
 
     Raises ValueError unless it sums gradients and is, with its parameters, on `devices`, in the same order.
     """
     check_same('the Trainer was made for', trainer_devices(trainer), devices)
     if len(devices) > 1 and trainer._kvstore_params['kvstore'] is None:
-        raise ValueError("the Trainer was made with kvstore=None and sums no gradients: leave it out, or use 'device'")
+        raise ValueError("the Trainer was made with kvstore=None and sums no gradients: leave out that argument, or "
+                         "pass 'device'")
     for param in trainer._params:
         check_same(f'{param.name} is on', param.list_ctx(), devices)
         # With a key-value store that updates, Gluon's step does not mark them, and would add old gradients of unused

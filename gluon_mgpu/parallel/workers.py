@@ -67,9 +67,9 @@ class Workers:
     def broadcast_parameters(self, net: Any, *args: Any, statistics: bool = True) -> None:
         """Copy the parameters of rank 0, of a gluon.Block or lists of np.ndarray, to all workers, in place; blocks.
 
-        If parameters of a Block wait for their shapes, it is called with one row of `args`, arrays or lists of arrays
-        (n, ...), possibly without rows. With ``statistics=False``, batch norm's running statistics stay: after a
-        checkpoint, each worker has its own. Raises `JobError` if shapes or dtypes differ, ValueError if the call fails.
+        If shapes of a Block are unknown, it is called with one row of `args`, arrays or lists of arrays (n, ...), where
+        n may be 0. With ``statistics=False``, batch norm's running statistics stay: after a checkpoint, each worker has
+        its own. Raises `JobError` if shapes or dtypes differ, ValueError if the call fails.
         """
 
     def allreduce_counts(self, counts: Iterable[tuple[float, int]]) -> tuple[float, int]:
@@ -83,15 +83,18 @@ class Workers:
         return sum(correct for correct, _ in counted), sum(rows for _, rows in counted)
 
     def allgather_async(self, numbers: list) -> Callable[[], list]:
-        """Send at most 63 numbers to all workers; return a function that waits for those of each, ordered by rank."""
+        """Send at most 63 numbers to all workers; return a function that waits, and returns each worker's, by rank."""
         return lambda: [numbers]
 
     def allgather(self, value: Any, what: str = '') -> list:
-        """Return the value of each worker, ordered by rank; blocks. All say the same in `what`, for messages."""
+        """Return the value of each worker, by rank; blocks. `what`, equal on all, names the exchange in messages."""
         return [value]
 
     def on_rank_0(self, function: Callable[[], Any]) -> Any:
-        """Call a function on rank 0; return its result, or raise its ValueError or OSError as `JobError`, on all."""
+        """Call a function on rank 0 and return its result on all workers; blocks.
+
+        With several workers, its ValueError or OSError becomes a `JobError` on all.
+        """
         return self._call(function, 1)[0]
 
     def on_all_ranks(self, function: Callable[[], Any]) -> list:
@@ -123,7 +126,7 @@ class Workers:
                                      f'{self._name(rank)}: {remedy}')
 
     def pending_signal(self) -> int:
-        """Return the signal that all workers know of, the same after the same batch on all, or 0; does not block."""
+        """Return the signal that the workers have exchanged, at the same batch on all, or 0; does not block."""
         return self._received_signal()
 
     def _received_signal(self) -> int:

@@ -24,7 +24,7 @@ from ..outputs.onnx_model.writing import check_path
 from ..outputs.plot import AccuracyCurve
 from ..outputs.timeline.record import Timeline, check_profiler
 from ..parallel.sharing import Devices
-from ..parallel.workers import Workers
+from ..parallel.workers import ThisProcess, Workers
 from ..training.callback import Callback, Patience, epochs_since_best
 from ..training.evaluate import evaluate_accuracy_gpus
 from ..training.history import EpochResult, summary
@@ -262,7 +262,7 @@ def _workers(chapter: str, given: dict, signals: StopSignals) -> contextlib.Abst
     # mpirun and srun are also used to start independent programs
     if info.launcher == 'horovodrun' and info.size > 1:
         raise ValueError(f'horovodrun has started {info.size} workers, and each would train alone: add --horovod')
-    return contextlib.nullcontext(Workers(signals))
+    return contextlib.nullcontext(ThisProcess(signals))
 
 
 def _given_flags(chapter: Chapter, argv: list | None) -> dict:

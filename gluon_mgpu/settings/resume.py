@@ -59,8 +59,8 @@ def run_to_resume(resume: str, out_dir: str | None, stack: ExitStack) -> Resumed
         config = run_folder.read_config(folder)
     except ValueError as error:
         remedy = 'give another --out-dir' if resume == AUTO else 'name the folder of a run, or a checkpoint in it'
-        is_run = path == folder or (folder / 'config.json').exists()
-        problem = error if is_run else 'the file is not in the folder of a run'
+        is_elsewhere = path != folder and not (folder / 'config.json').exists()
+        problem = 'the file is not in the folder of a run' if is_elsewhere else error
         raise ValueError(f'--resume {resume}: {problem}; {remedy}') from None
     run_folder.check_links(folder)
     found, metadata = run_folder.newest_checkpoint(path)
@@ -69,7 +69,8 @@ def run_to_resume(resume: str, out_dir: str | None, stack: ExitStack) -> Resumed
                          '--out-dir')
     if found:
         check_checkpoint(found, metadata, config)
-    for newer in [] if path.is_dir() else run_folder.checkpoints(folder):
+    others = run_folder.checkpoints(folder) if path != folder else []
+    for newer in others:
         if run_folder.steps_in_name(newer) > metadata['run']['num_steps'] and not newer.samefile(path):
             raise ValueError(f'--resume {resume}: {newer.name} is newer and would be lost; move it elsewhere first')
     return ResumedRun(locked, config, found, metadata)

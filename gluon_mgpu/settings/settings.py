@@ -26,7 +26,7 @@ class Setting:
 
     name: str           # argument and config key. Flag: `--` with hyphens. A bool also gets `--no-...`
     help: str = ''
-    default: Any = None  # a chapter may have another one; None is always valid for a setting with this default
+    default: Any = None  # a chapter may have another one; if this is None, None is a valid value
     check: Callable[[str, Any], Any] = lambda name, value: value  # the value; ValueError with name, value and rule
     kind: type = str
     choices: Sequence[str] = ()  # the valid values, instead of a check
@@ -69,7 +69,7 @@ class Setting:
         return self.check(name, value)
 
     def from_flag(self, word: str) -> Any:
-        """Return the value of a flag, for argparse; 'none' removes the recorded one if the default is None."""
+        """Return the value of a flag, for argparse; 'none', for a default of None, clears that of a resumed run."""
         if word == 'none' and self.default is None and self.on_resume != 'not kept':
             return None
         return checked_flag(self.checked, kind=self.kind)(word)

@@ -47,7 +47,8 @@ def find_devices(settings: dict, workers: Workers, log: Callable[[str], None] = 
     else:
         devices = parse_devices(settings['devices']) if isinstance(settings['devices'], str) else settings['devices']
         if settings['num_gpus'] not in (None, len(devices)):
-            raise ValueError(f'num_gpus {settings["num_gpus"]}: must be {len(devices)}, the number of devices')
+            raise ValueError(f'{name("num_gpus")} {settings["num_gpus"]}: must be {len(devices)}, the number of '
+                             'devices')
     if workers.device is not None and len(devices) > 1:
         raise ValueError(f'{devices} for one worker, whose gradients Horovod sums on one device: start one worker per '
                          'device')
@@ -76,8 +77,9 @@ class TrainingSetup:
     """The devices, data, run and settings of one training, from the arguments of ``train``, which are checked first.
 
     `chapter` is the one whose `settings` are taken, ``'scratch'`` or ``'concise'``; those left out have its defaults.
-    `allreduce` is for devices that have no other. The attributes are seed, run, net, devices and data, a pair
-    (train_iter, test_iter), and for a chapter with a Trainer its settings. Raises ValueError for an invalid argument.
+    `allreduce` is used if neither settings nor devices name one. The attributes are seed, run, net, devices and data, a
+    pair (train_iter, test_iter), and for a chapter with a Trainer its settings. Raises ValueError for an invalid
+    argument.
     """
 
     def __init__(self, chapter: str, num_gpus: int | None, batch_size: int, lr: float | Callable, settings: dict,

@@ -146,7 +146,7 @@ class _CurrentEpoch:
         test_acc = at_least_0('test_acc', test_acc)
         if test_acc > 1:
             raise ValueError(f'test_acc {test_acc}: must be a share of the rows, from 0 to 1')
-        if self.training:
+        if self.training or (self._rows and not self._begun):  # resumed within the epoch
             raise ValueError('the batches of this epoch were not read to the end: to train on fewer, pass shorter '
                              'data, such as load_data(..., train_size=n)')
         if not self._rows:

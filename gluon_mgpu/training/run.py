@@ -28,7 +28,7 @@ from .history import EpochResult, summary, write_history
 from .parameters import copies, first_non_finite, layers, seed_all, trained_arrays
 from .schedules import rates
 
-GROWTH = 10  # of the loss, from the first to the last epoch, at which a run warns
+GROWTH = 10  # a run warns if the loss of the last epoch is more than this many times that of the first
 
 
 class Run:
@@ -130,7 +130,10 @@ class Run:
                 self.warn(f'the loss has grown from {first:.3g} to {last:.3g}: use a smaller learning rate')
 
     def check_data(self, *data: Iterable) -> None:
-        """Raise ValueError if this run has ended, `data` is empty, or it can be read only once, for several epochs."""
+        """Raise ValueError if this run has ended, or if some of `data` has no batches or is too short-lived.
+
+        That is: it can be read only once, although the run has several epochs.
+        """
         self._check_open()
         for batches in data:
             check_batches(batches, as_pairs=True)
@@ -172,8 +175,9 @@ class Run:
         self.synchronize()                        # 4. the clock stops when the devices have finished
         epoch.training = False
         self._call('epoch_trained')               # 5. outside the time of training
-        if name := next(filter(None, self.workers.allgather(first_non_finite(self.net))), ''):
-            raise DivergenceError(f'{name} is no longer finite after epoch {epoch.number}: use a smaller learning rate')
+        if names := [name for name in self.workers.allgather(first_non_finite(self.net)) if name]:
+            raise DivergenceError(f'{names[0]} is no longer finite after epoch {epoch.number}: use a smaller learning '
+                                  'rate')
         if self.workers.size > 1:
             self.workers.check_equal({'the learning rate': self.lr, 'the checksum of the parameters': checksum(
                 trained_arrays(self.net))}, 'sum the gradients over all workers, and update with the same settings')

@@ -19,7 +19,7 @@ from gluon_mgpu.mxnet_setup.compat import (
     npx,
 )
 from gluon_mgpu.networks.static_shapes import MAX_OPERATORS, StaticSequential
-from gluon_mgpu.parallel.step import trained
+from gluon_mgpu.parallel.step import params_with_gradients
 
 nn = gluon.nn
 STATIC = {'static_alloc': True, 'static_shape': True}
@@ -116,7 +116,7 @@ def two_calls_before_a_backward_pass(net, trainer, rng, device):
                 ls.append(((net(X) - y) ** 2).sum())
         autograd.backward(ls)
         trainer.step(12)
-        yield [param.data().asnumpy() for param in trained(net)]
+        yield [param.data().asnumpy() for param in params_with_gradients(net)]
 
 
 def two_calls_in_some_losses(net, trainer, rng, device):
@@ -133,10 +133,10 @@ def two_calls_in_some_losses(net, trainer, rng, device):
 
 
 def accumulated(net, trainer, rng, device):
-    for param in trained(net):
+    for param in params_with_gradients(net):
         param.grad_req = 'add'
     for _ in range(4):
-        for param in trained(net):
+        for param in params_with_gradients(net):
             param.grad()[()] = 0
         for rows in (7, 5, 7):
             X, y = batch(rng, device, rows)
@@ -156,7 +156,7 @@ def initialized_again(net, trainer, rng, device):
         net.initialize(init.Constant(0.1), ctx=device, force_reinit=True)
         if net._active:
             net.hybridize(**STATIC)
-        trainer = gluon.Trainer(trained(net), 'sgd', {'learning_rate': 0.03})
+        trainer = gluon.Trainer(params_with_gradients(net), 'sgd', {'learning_rate': 0.03})
 
 
 def frozen_for_a_while(net, trainer, rng, device):
@@ -191,7 +191,7 @@ def two_backward_passes(net, trainer, rng, device):
 
 def cached_gradients(net, trainer, rng, device):
     """A list of gradients that was made before the loop clips them."""
-    gradients = [param.grad() for param in trained(net)]
+    gradients = [param.grad() for param in params_with_gradients(net)]
     for _ in range(4):
         X, y = batch(rng, device)
         with autograd.record():
@@ -217,7 +217,7 @@ def test_the_same_as_operator_by_operator(program, flags, devices):
         net = make_net(devices[:1])
         if hybridize:
             net.hybridize(**flags)
-        trainer = gluon.Trainer(trained(net), 'sgd', {'learning_rate': 0.03, 'momentum': 0.9})
+        trainer = gluon.Trainer(params_with_gradients(net), 'sgd', {'learning_rate': 0.03, 'momentum': 0.9})
         found.append([*program(net, trainer, numpy.random.default_rng(0), devices[0])])
     for plain, static in zip(*found):
         for a, b in zip(plain, static):

@@ -128,3 +128,9 @@ def test_invalid_clip_norm(clip_norm, devices):
     net.initialize(ctx=devices)
     with pytest.raises(ValueError, match=rf'^clip_norm {clip_norm!r}: must be a number above 0'):
         ClippingTrainer(net.collect_params(), 'sgd', {}, clip_norm)
+
+
+def test_updates_on_the_key_value_store_cannot_be_asked_for(devices):
+    """They would not be clipped."""
+    with pytest.raises(TypeError, match='update_on_kvstore'):
+        ClippingTrainer({}, 'sgd', {}, 1.0, update_on_kvstore=True)

@@ -149,6 +149,22 @@ def test_a_batch_without_rows_changes_no_statistics(device_list):
     assert [net.running_mean.data(device).item() for device in devices] == [0, 1]
 
 
+def test_statistics_of_a_layer_that_is_never_used(device_list):
+    devices = device_list(2)
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(2, in_units=1))
+    net.unused = gluon.nn.BatchNorm()  # its shape stays unknown
+    net.initialize(ctx=devices)
+    step.prepare_idle_devices(net, np.zeros((1, 1)), devices)
+    assert net[0].weight.grad(devices[1]).tolist() == [[0], [0]]
+
+
+def test_gradients_of_arrays_are_those_on_the_devices(device_list):
+    devices = device_list(2)
+    first, second = weights_on(devices)
+    assert [g.ctx for g in step.gradients([first, second], devices[1:])] == devices[1:]
+
+
 # Several inputs, in both semantics
 
 class TwoInputs(HybridBlock):
@@ -332,7 +348,7 @@ def test_a_batch_that_is_no_array_of_rows(X, devices):
 def test_a_trainer_that_sums_nothing(devices):
     net = gluon.nn.Dense(3, in_units=2)
     net.initialize(ctx=devices)
-    with pytest.raises(ValueError, match='^the Trainer was made with kvstore=None and sums no gradients: leave it out'):
+    with pytest.raises(ValueError, match='^the Trainer was made with kvstore=None and sums no gradients: leave out'):
         step.prepare_trainer(gluon.Trainer(trainable(net), 'sgd', kvstore=None), devices)
     net.initialize(ctx=devices[:1], force_reinit=True)
     step.prepare_trainer(gluon.Trainer(trainable(net), 'sgd', kvstore=None), devices[:1])

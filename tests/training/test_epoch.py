@@ -220,3 +220,15 @@ def test_a_state_that_is_impossible(change):
         check_state({**state, **possible})
     with pytest.raises(ValueError, match='of its state is m'):
         check_state({**state, **change})
+
+
+def test_an_epoch_that_is_resumed_but_not_continued():
+    """Some of its batches would count as the whole epoch."""
+    run, resumed, data = Run(1, quiet=True), Run(1, quiet=True), [[np.ones(2)]] * 4
+    for ls in run.batches(data):
+        run.record_losses(ls)
+        if run.state()['num_batches'] == 2:
+            run.synchronize()
+            resumed.restore(run.state())
+    with pytest.raises(ValueError, match='not read to the end'):
+        resumed.end_epoch(0.5)

@@ -116,7 +116,9 @@ def _begin() -> None:
     if _file().exists():
         os.truncate(_file(), 0)  # the profile before
     # Without continuous_dump, only dump() writes, not MXNet by itself once per second and when the process ends
-    mx.profiler.set_config(profile_imperative=True, profile_symbolic=True, continuous_dump=False, filename=str(_file()))
+    # No memory: MXNet makes its counters without a lock, so the first two devices to allocate may fail
+    mx.profiler.set_config(profile_imperative=True, profile_symbolic=True, profile_memory=False, continuous_dump=False,
+                           filename=str(_file()))
     mx.profiler.set_state('run')
 
 

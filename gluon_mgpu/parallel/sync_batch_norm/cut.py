@@ -94,12 +94,12 @@ def _separate(operator: Operator, number: int, params: dict) -> tuple[CutBatchNo
 
 class Piece:
     """A part of a network without batch norms that need other devices; it runs as one operator on each device."""
-    # Each call allocates memory. If it were kept, the other pieces could not use it
+    # Without static_alloc: its memory would stay reserved for this piece, and the others could not use it
 
     def __init__(self, operators: list[Operator], outputs: list[str]):
         graph = build(operators, outputs, NUMPY)
         self._inputs = graph.list_inputs()
-        # MXNet would run two operators as if they were called one by one, and not record all outputs
+        # By default, MXNet runs graphs of at most two operators one by one, and does not record all their outputs
         self._operator = cached_op(graph, [('inline_limit', 0)])
         self._allocate = any(operator.kind == 'deconvolution' for operator in operators)
         sources: dict[str, set[str]] = {}  # the inputs from which each array is computed
@@ -143,10 +143,12 @@ def add_gradient(gradients: dict, name: str, gradient: Any) -> None:
 
 
 def as_input(array: Any, allocate: bool = False) -> Any:
-    """Return an array as the start of a new graph for autograd; its `grad` gets memory when it is used, or now."""
-    # oneDNN's transposed convolution crashes otherwise
+    """Return an array as the start of a new graph for autograd; its `grad` gets memory when it is first written.
+
+    With `allocate`, it gets it at once.
+    """
     result = array.detach()
-    if allocate:
+    if allocate:  # oneDNN's transposed convolution crashes without it
         result.attach_grad()
     else:
         gradient = type(array)(_new_alloc_handle(array.shape, array.ctx, True, array.dtype))

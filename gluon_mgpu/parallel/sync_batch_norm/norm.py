@@ -81,7 +81,7 @@ class Norm:
         return np.concatenate([count, mean, 1 / np.square(inverse) - self.layer.eps])
 
     def _global_statistics(self, inputs_on: list) -> Any:
-        """Return the row of all devices together, on the first; the others get copies, so all have the same bits."""
+        """Return the row for all devices, computed on the first; the caller copies it, so all have the same bits."""
         if rows := [self._statistics(*inputs) for inputs in inputs_on]:
             row = _combined(np.stack([row.as_in_ctx(rows[0].ctx) for row in rows]))
         else:
@@ -103,7 +103,7 @@ class Norm:
 
 
 def _combined(table: Any) -> Any:
-    """Return the row of all rows of a table together: n, m and v."""
+    """Combine the rows of a table into one: the total count, the mean and the variance."""
     counts, means, variances = _split(table)
     count = counts.sum(axis=0)
     shares = counts / count

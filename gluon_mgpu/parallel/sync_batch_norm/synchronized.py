@@ -29,9 +29,9 @@ class SyncBatchNorm:
     ----------
     net : gluon.HybridBlock
         Initialized on all devices, possibly of ``mx.nd``. Its `forward` is traced, as by ``net.hybridize()``, and must
-        be pure as for `hybridized`. It is traced again for arguments in other lists, and after a change of layers,
-        dtypes or frozen parameters, and after ``net.hybridize()``, also if that stays off (``active=False``); changes
-        of other attributes go unnoticed. Only its ``gluon.nn.BatchNorm`` layers may combine rows.
+        be pure as for `hybridized`. It is traced again if the nesting of the arguments, layers, dtypes or frozen
+        parameters change. After changes of other attributes, call ``net.hybridize(active=False)``, or they have no
+        effect. Only its ``gluon.nn.BatchNorm`` layers may combine rows.
     workers : Workers, optional
         The processes that train together; by default, this one alone. All must call `forward` and `backward` equally
         often, a worker without rows with ``net.forward([])``, one list for each input, and ``net.backward([])``.
@@ -179,7 +179,7 @@ class _ForwardPass(NamedTuple):
 
 
 def _check_not_reached(y_hats: list, message: str) -> None:
-    """Raise ValueError if a backward pass has ended at these outputs, which belong to no backward pass."""
+    """Raise ValueError if autograd has written gradients of these outputs, which `backward` would not pass on."""
     if any(y_hat._fresh_grad for y_hat in y_hats):
         y_hats.clear()
         raise ValueError(message)
@@ -194,7 +194,7 @@ def structure(values: Any) -> tuple | type | None:
 
 
 def _is_recorded(array: Any) -> bool:
-    """Return whether autograd passes gradients on to an array, or behind it."""
+    """Return whether an array has a gradient attached, or was computed while autograd recorded."""
     try:
         autograd.get_symbol(array)
     except mx.base.MXNetError:

@@ -14,7 +14,7 @@ from gluon_mgpu import check_data_parallel, concise, scratch
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np
 from gluon_mgpu.parallel.sharing import Devices
 from gluon_mgpu.parallel.split import split_batch
-from gluon_mgpu.parallel.step import trained, zero_grad
+from gluon_mgpu.parallel.step import params_with_gradients, zero_grad
 
 LR = 0.1
 check_two = partial(check_data_parallel, devices=[mx.cpu(0), mx.cpu(1)])  # half of the time of three
@@ -123,7 +123,7 @@ def make_network(devices, layers=lambda: [gluon.nn.Dense(4)], optimizer='sgd', s
     net = gluon.nn.HybridSequential()
     net.add(gluon.nn.Dense(5, activation='tanh'), *layers())
     net.initialize(init=init.Normal(0.5), ctx=devices)
-    return net, kind(trained(net), optimizer, {'learning_rate': LR, **dict(settings)}, **options)
+    return net, kind(params_with_gradients(net), optimizer, {'learning_rate': LR, **dict(settings)}, **options)
 
 
 def step_with_trainer(state, X, y, devices, mistake=''):
@@ -140,13 +140,13 @@ def step_with_trainer(state, X, y, devices, mistake=''):
     for l in ls:
         l.backward()
     if mistake == 'skips stale gradients':
-        for param in trained(net):
+        for param in params_with_gradients(net):
             for device in devices[len(X_shards):]:
                 param.grad(device)[:] = 0
     elif mistake != 'a stale gradient':
         zero_grad(net, devices[len(X_shards):])
     if mistake == 'clips each gradient':
-        for param in trained(net):
+        for param in params_with_gradients(net):
             for gradient in param.list_grad():
                 gradient[:] = np.clip(gradient, -0.1, 0.1)
     divisor = {'means': 1, 'means of devices': len(ls), 'divides by the rows of a shard': len(X_shards[0]),

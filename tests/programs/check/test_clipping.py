@@ -21,7 +21,7 @@ from steps_to_check import (
 from gluon_mgpu import check_data_parallel, scratch
 from gluon_mgpu.mxnet_setup.compat import autograd, mx, np
 from gluon_mgpu.parallel.split import split_batch
-from gluon_mgpu.parallel.step import trained, zero_grad
+from gluon_mgpu.parallel.step import params_with_gradients, zero_grad
 
 
 def scale(gradients, norm, max_norm=0.5):
@@ -42,7 +42,7 @@ def step_with_clipping(state, X, y, devices, where, max_norm=0.5, loss=LOSS):
     for l in ls:
         l.backward()
     zero_grad(net, devices[len(X_shards):])
-    gradients = [[param.grad(device) for param in trained(net)] for device in devices]
+    gradients = [[param.grad(device) for param in params_with_gradients(net)] for device in devices]
     if 'cop' in where:
         for arrays in zip(*gradients):
             scratch.allreduce([*arrays])
@@ -176,7 +176,7 @@ def test_a_shard_whose_labels_do_not_count(batches):
             l.backward()
         zero_grad(net, devices[len(X_shards):])
         for device in devices:
-            gradients = [param.grad(device) for param in trained(net)]
+            gradients = [param.grad(device) for param in params_with_gradients(net)]
             scale(gradients, norm_of(gradients), 0.05)
         trainer.step(1)
     X, y = (numpy.concatenate(arrays) for arrays in zip(*batches))

@@ -8,7 +8,7 @@ from steps_to_check import LOSS, LR, ONLY_1, check_two, make_arrays, make_networ
 
 from gluon_mgpu import check_data_parallel
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np
-from gluon_mgpu.parallel.step import trained
+from gluon_mgpu.parallel.step import params_with_gradients
 
 
 def make_with_older_trainer(devices, made_for, steps=0, new=False, **options):
@@ -20,7 +20,7 @@ def make_with_older_trainer(devices, made_for, steps=0, new=False, **options):
         step_with_trainer((net, trainer), np.ones((4, 6)), np.zeros(4), before)
     net.collect_params().reset_ctx(devices)
     if new:
-        trainer = gluon.Trainer(trained(net), 'sgd', {'learning_rate': LR})
+        trainer = gluon.Trainer(params_with_gradients(net), 'sgd', {'learning_rate': LR})
     return net, trainer
 
 

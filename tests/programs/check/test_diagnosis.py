@@ -27,7 +27,7 @@ from steps_to_check import (
 from gluon_mgpu import check_data_parallel
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, npx
 from gluon_mgpu.parallel.split import split_batch
-from gluon_mgpu.parallel.step import trained, zero_grad
+from gluon_mgpu.parallel.step import params_with_gradients, zero_grad
 
 
 def test_a_mistake_beside_batch_norm_and_dropout(batches):
@@ -155,7 +155,7 @@ def test_a_gradient_that_is_lost_after_another_batch(batches):
 def step_with_limit(state, X, y, devices, write):
     """Keep the parameters small, after each update."""
     step_with_trainer(state, X, y, devices)
-    for param in trained(state[0]):
+    for param in params_with_gradients(state[0]):
         if write == 'set_data':
             param.set_data(np.clip(param.list_data()[0], -0.3, 0.3))
         else:

@@ -8,7 +8,7 @@ from steps_to_check import LOSS, ONLY_1, check_two, make_network, step_with_trai
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np
 from gluon_mgpu.networks.static_shapes import StaticSequential
 from gluon_mgpu.parallel.split import split_batch
-from gluon_mgpu.parallel.step import trained, zero_grad
+from gluon_mgpu.parallel.step import params_with_gradients, zero_grad
 
 STATIC = {'static_alloc': True, 'static_shape': True}
 nn = gluon.nn
@@ -92,7 +92,7 @@ def step_with_penalty(state, X, y, devices):
     with autograd.record():
         ls = [LOSS(net(X_shard), y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
         if net.batches % 2:
-            ls = [l + sum((param.data(l.ctx) ** 2).sum() for param in trained(net)) for l in ls]
+            ls = [l + sum((param.data(l.ctx) ** 2).sum() for param in params_with_gradients(net)) for l in ls]
     for l in ls:
         l.backward()
     zero_grad(net, devices[len(ls):])
@@ -173,7 +173,7 @@ def test_a_network_with_an_operator_for_each_shape(batches):
         net.add(nn.Dense(5), nn.BatchNorm(), nn.Dense(4))
         net.initialize(init.Normal(0.5), ctx=devices)
         net.hybridize(**STATIC)
-        return net, gluon.Trainer(trained(net), 'sgd', {'learning_rate': 0.1})
+        return net, gluon.Trainer(params_with_gradients(net), 'sgd', {'learning_rate': 0.1})
     assert check_two(make, step_with_trainer, batches).ok
 
 

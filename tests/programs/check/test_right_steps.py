@@ -28,7 +28,7 @@ from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, mx, np
 from gluon_mgpu.networks import resnet
 from gluon_mgpu.networks.precision import conv2d
 from gluon_mgpu.parallel.split import split_batch
-from gluon_mgpu.parallel.step import trained, zero_grad
+from gluon_mgpu.parallel.step import params_with_gradients, zero_grad
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 
 
@@ -128,7 +128,7 @@ def step_without_trainer(net, X, y, devices):
         ls = [LOSS(y_hat, y_shard) for y_hat, y_shard in zip(y_hats, y_shards)]
     (net.backward if isinstance(net, SyncBatchNorm) else autograd.backward)(ls)
     zero_grad(net, devices[len(X_shards):])
-    for param in trained(net):
+    for param in params_with_gradients(net):
         scratch.allreduce(param.list_grad())
         scratch.sgd(param.list_data(), LR, len(X))
 
@@ -177,7 +177,7 @@ def make_resnet(devices, dtype='float32'):
     net = resnet.resnet18(10, dtype)
     net.initialize(init=init.Xavier(), ctx=devices)
     net.hybridize(static_alloc=True, static_shape=True)
-    return net, LOSS, gluon.Trainer(trained(net), 'sgd', {'learning_rate': LR})
+    return net, LOSS, gluon.Trainer(params_with_gradients(net), 'sgd', {'learning_rate': LR})
 
 
 @pytest.mark.slow
@@ -198,7 +198,7 @@ def test_the_model_zoo(new, seed):
     def make(devices):
         net = new(gluon.model_zoo.vision)
         net.initialize(init=init.Xavier(), ctx=devices)
-        return net, gluon.Trainer(trained(net), 'sgd', {'learning_rate': 0.01, 'momentum': 0.9})
+        return net, gluon.Trainer(params_with_gradients(net), 'sgd', {'learning_rate': 0.01, 'momentum': 0.9})
     rng = numpy.random.default_rng(seed)
     batch = rng.normal(size=(12, 3, 16, 16)).astype('float32'), rng.integers(0, 10, 12)
     report = check_data_parallel(make, step_with_trainer, [batch], [mx.cpu(0), mx.cpu(1)])

@@ -24,7 +24,7 @@ from steps_to_check import (
 from gluon_mgpu import check_data_parallel
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, npx
 from gluon_mgpu.parallel.split import split_batch
-from gluon_mgpu.parallel.step import trained
+from gluon_mgpu.parallel.step import params_with_gradients
 
 
 def test_a_difference_above_rounding(batches):
@@ -74,7 +74,7 @@ def step_with_target_network(state, X, y, devices, on=None):
     for device in devices:
         target(np.zeros((1, X.shape[1]), ctx=device, dtype=X.dtype))
     step_with_trainer((net, trainer), X, y, devices)
-    for param, copy in zip(trained(net), target.collect_params().values()):
+    for param, copy in zip(params_with_gradients(net), target.collect_params().values()):
         for data, array in [*zip(param.list_data(), copy.list_data())][:on]:
             data.copyto(array)
     for i, (array, _) in enumerate(sums):
@@ -127,7 +127,7 @@ def test_parameters_that_no_device_changes(batches):
     def make(devices):
         net, _ = make_network(devices)
         set_grad_req(net[0], 'null')
-        params = trained(net)
+        params = params_with_gradients(net)
         trainer = gluon.Trainer(params, 'sgd', {'learning_rate': LR})
         set_grad_req(net[0], 'write')
         return net, trainer

@@ -32,7 +32,7 @@ from steps_to_check import (
 from gluon_mgpu import check_data_parallel
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, npx
 from gluon_mgpu.networks.precision import Cast, conv2d
-from gluon_mgpu.parallel.step import trained
+from gluon_mgpu.parallel.step import params_with_gradients
 from gluon_mgpu.programs.check import trials
 
 
@@ -173,7 +173,7 @@ def make_nd_network(devices, kvstore='device', layers=()):
     net.add(Net(), *layers)
     net.initialize(init.Normal(0.5), ctx=devices)
     net.hybridize()
-    return net, gluon.Trainer(trained(net), 'adam', {'learning_rate': LR}, kvstore=kvstore)
+    return net, gluon.Trainer(params_with_gradients(net), 'adam', {'learning_rate': LR}, kvstore=kvstore)
 
 
 def step_of_nd_network(state, X, y, devices):

@@ -419,7 +419,8 @@ def test_networks_of_mx_nd(how, device_list):
             net = make(Rows(), devices, of_net)
             trainer = gluon.Trainer(trainable(net), 'sgd', {'learning_rate': 0.1})
             rng = numpy.random.default_rng(0)
-            for X, y in batches(rng):
+            for batch in batches(rng):
+                X, y = (mx.nd.array(array, dtype='float64') for array in batch)
                 step(squared(net), [net], trainer, X, y, devices)
             found.append(values(net))
     for one, several in zip(*found):

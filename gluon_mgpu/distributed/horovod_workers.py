@@ -17,7 +17,7 @@ import numpy
 from ..base.nested import leaves, refill
 from ..base.program import BAD_INPUT, JobError, clear_engine_errors, reason, warn
 from ..devices.gpus import gpu_of_worker, num_mxnet_gpus, uuid_of
-from ..mxnet_setup.compat import MXNET_MAJOR, assign, autograd, mx, np, npx, zeros
+from ..mxnet_setup.compat import MXNET_MAJOR, assign, autograd, mx, np, npx, running_statistics, zeros
 from ..mxnet_setup.installation import how_to_get_horovod
 from ..parallel.workers import Workers
 from . import launchers
@@ -144,7 +144,8 @@ class HorovodWorkers(Workers):
             params = net.collect_params().values()
             if any(param._deferred_init for param in params):
                 self._infer_shapes(net, args)
-            arrays = [param.data() for param in params if statistics or param._differentiable]
+            left_out = [] if statistics else [id(param) for param in running_statistics(net)]
+            arrays = [param.data() for param in params if id(param) not in left_out]
         else:
             arrays = net[0]
         npx.waitall()  # a backward pass of static shapes writes batch norm's statistics without the engine

@@ -86,6 +86,15 @@ def layers_of(network: Any) -> list[gluon.Block]:
     return layers
 
 
+def running_statistics(network: Any) -> list[gluon.Parameter]:
+    """Return the parameters of a block that its layers, not the Trainer, change in training, such as batch norm's."""
+    # MXNet does not mark those of a SymbolBlock as not differentiable
+    in_graphs = {name for layer in layers_of(network) if isinstance(layer, gluon.SymbolBlock)
+                 for name in layer._cached_graph[1].list_auxiliary_states()}
+    return [param for param in network.collect_params().values()
+            if not param._differentiable or (in_graphs and param.var().name in in_graphs)]
+
+
 def trainer_devices(trainer: gluon.Trainer) -> list:
     """Return the devices that a Trainer's parameters were on when it was made."""
     return trainer._contexts if MXNET_MAJOR < 2 else trainer._devices

@@ -12,7 +12,7 @@ from ..base.arguments import positive
 from ..base.nested import leaves, refill
 from ..base.text import counted
 from ..data.shards import shard_rows
-from ..devices.lists import check_devices, check_list, check_omp_threads
+from ..devices.lists import check_devices, check_list, check_omp_threads, check_once
 from ..mxnet_setup.compat import Context, empty_with_view, mx
 from ..mxnet_setup.runtime import omp_threads
 
@@ -24,7 +24,9 @@ def split_and_load(data: Any, devices: Sequence[Context], shares: Sequence[float
 
     Source: Gluon's ``gluon.utils.split_and_load``, which D2L 13.5.5 calls. It raises an error if the number of rows is
     not a multiple of the number of devices, or creates empty shards, on which layers fail. Here slices are views, not
-    operations. Raises ValueError for no or missing devices, CPU contexts that would hang, and invalid shares or `data`.
+    operations.
+
+    Raises ValueError for no, missing or repeated devices, CPU contexts that would hang, and invalid shares or `data`.
 
     Parameters
     ----------
@@ -38,17 +40,20 @@ def split_and_load(data: Any, devices: Sequence[Context], shares: Sequence[float
     list of min(k, n) np.ndarray, or of such lists and tuples as `data`
         Shard i is on ``devices[i]``. 7 rows on 3 devices become 3, 2 and 2 rows; 1 row becomes one shard, whatever
         the shares. The dtype stays. A shard on the device of `data` shares its memory, so do not write into it.
-        After ``npx.reset_np()``, the shards are arrays of ``mx.nd``.
+        After ``npx.reset_np()``, the shards are arrays of ``mx.nd``, those of NumPy arrays float32, as with Gluon's.
     """
     n = check_rows(data)
     if isinstance(devices, str) or not isinstance(devices, Sequence):
         devices = check_list(devices)
     k = min(n, len(devices))
+    if len({*devices}) < len(devices):
+        check_once(devices)
     if not devices:
         raise ValueError(f'cannot split {counted(n, "row")} over 0 devices: name at least one')
     if k > 1 and omp_threads() > 1:
         check_omp_threads(devices)
-    arrays = [_from_numpy(array) if isinstance(array, numpy.ndarray) else
+    is_np = mx.util.is_np_array()
+    arrays = [_from_numpy(array, array.dtype if is_np else 'float32') if isinstance(array, numpy.ndarray) else
               array if isinstance(array, CSR) else array.as_np_ndarray() for array in leaves(data)]
     rows = _rows(n, k, None if shares is None else check_shares(shares, devices)[:k])
     try:
@@ -57,7 +62,7 @@ def split_and_load(data: Any, devices: Sequence[Context], shares: Sequence[float
     except (mx.MXNetError, TypeError):
         check_devices(devices)  # says which one is missing or no device
         raise
-    if not mx.util.is_np_array():
+    if not is_np:
         shards = [[array.as_nd_ndarray() for array in shard] for shard in shards]
     return [refill(data, iter(shard)) for shard in shards]
 
@@ -119,7 +124,7 @@ def _rows(n: int, k: int, shares: tuple[float, ...] | None) -> list[slice]:
     return [slice(end - size, end) for end, size in zip(accumulate(sizes), sizes)]
 
 
-def _from_numpy(array: numpy.ndarray) -> Any:
-    copy, view = empty_with_view(array.shape, array.dtype)
+def _from_numpy(array: numpy.ndarray, dtype: Any) -> Any:
+    copy, view = empty_with_view(array.shape, dtype)
     view[:] = array
     return copy

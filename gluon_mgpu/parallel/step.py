@@ -6,8 +6,9 @@ A network is a Gluon block, a `SyncBatchNorm`, or a list of parameters for each 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..base.text import counted
 from ..data.shards import shard_rows
-from ..mxnet_setup.compat import autograd, fill, gluon, npx, trainer_devices
+from ..mxnet_setup.compat import autograd, fill, gluon, npx, running_statistics, trainer_devices
 from .sharing import Devices
 from .split import check_rows, rows_of
 from .sync_batch_norm.synchronized import SyncBatchNorm
@@ -26,7 +27,7 @@ def in_parts(forward_backward: Callable, X: Any, y: Any, net: Any, devices: Devi
     if devices.workers.size == 1:
         num_parts = min(num_parts, num_rows // len(devices))
     if num_parts <= 1:
-        return forward_backward(X, y, net, devices, *args)
+        return _check_losses(forward_backward(X, y, net, devices, *args), num_rows)
     ls: list = []
     for rows in [shard_rows(num_rows, part, num_parts) for part in range(num_parts)]:
         # g <- (gradient of this part) + (sum over the parts before)
@@ -37,6 +38,13 @@ def in_parts(forward_backward: Callable, X: Any, y: Any, net: Any, devices: Devi
         if sums:
             for g, so_far in zip(gradients(net, devices, ['write']), sums):
                 g += so_far
+    return _check_losses(ls, num_rows)
+
+
+def _check_losses(ls: list, num_rows: int) -> list:
+    if ls and (size := sum(l.size for l in ls)) < num_rows:
+        raise ValueError(f'the loss has {counted(size, "value")} for {counted(num_rows, "row")}: return one for each '
+                         'row, because the mean of a shard would depend on the number of devices')
     return ls
 
 
@@ -95,8 +103,7 @@ def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:
         for gradient in gradients(net, idle_devices):
             fill(gradient, 0)
         return
-    statistics = [param for param in net.collect_params().values()
-                  if not (param._differentiable or param._deferred_init)]
+    statistics = [param for param in running_statistics(net) if not param._deferred_init]
     if num_rows and statistics and not isinstance(net, SyncBatchNorm):
         npx.waitall()  # under ``hybridize(static_shape=True)``, backward passes write statistics without the engine
         for param in statistics:
@@ -117,9 +124,10 @@ def zero_grad(net: gluon.Block, devices: list) -> None:
     for param in params_with_gradients(net):
         if param._deferred_init:  # before the first batch
             continue
-        others = [param.data(device) for device in param.list_ctx() if device not in devices]
+        copies = dict(zip(param.list_ctx(), param._data))  # `param.data` fails for row-sparse parameters
+        is_fresh = all(data._fresh_grad for device, data in copies.items() if device not in devices)
         for device in devices:
-            param.data(device)._fresh_grad = all(data._fresh_grad for data in others)
+            copies[device]._fresh_grad = is_fresh
 
 
 def check_params(device_params: list, devices: list) -> None:

@@ -3,7 +3,7 @@ from typing import Any
 
 import numpy
 
-from ..mxnet_setup.compat import gluon, layers_of, mx, zeros
+from ..mxnet_setup.compat import gluon, layers_of, mx, running_statistics, zeros
 from ..parallel.sync_batch_norm.synchronized import SyncBatchNorm
 
 
@@ -14,6 +14,10 @@ def copies(net: Any) -> dict[str, list]:
     try:
         return {name: param.list_data() for name, param in by_name(net).items()}
     except RuntimeError:  # MXNet's own message has five lines, and names the parameter by a number
+        for name, param in by_name(net).items():
+            if param._stype != 'default':
+                raise ValueError(f'{name} is a {param._stype} parameter: use dense ones, such as that of '
+                                 'gluon.nn.Embedding(..., sparse_grad=True)') from None
         raise ValueError('the network has no parameters yet: call net.initialize(ctx=devices); if layers infer their '
                          'input shape, pass one batch through the network as well') from None
 
@@ -65,7 +69,10 @@ def with_grad_req(net: Any, grad_req: str) -> dict[str, Any]:
 
 def unchanged_names(net: Any) -> set[str]:
     """Return the names of the parameters that training does not change: constants, and those of frozen layers."""
-    return {name for name, param in with_grad_req(net, 'null').items() if param._differentiable}
+    if not hasattr(net, 'collect_params'):
+        return set()
+    statistics = {id(param) for param in running_statistics(net)}
+    return {name for name, param in with_grad_req(net, 'null').items() if id(param) not in statistics}
 
 
 def trained_arrays(net: Any) -> list:

@@ -294,8 +294,22 @@ def test_arrays_of_mx_nd_for_programs_that_use_it(devices):
         assert (y.grad.asnumpy() == 2 * y.asnumpy()).all()
 
 
-def test_no_rows_are_no_shards(devices):
-    assert split_batch(np.zeros((0, 2)), np.zeros(0), devices) == ([], [])
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no networks of mx.nd')
+@pytest.mark.parametrize('dtype', ['float64', 'int64', 'uint8'])
+def test_numpy_arrays_become_float32_with_mx_nd_as_in_gluon(dtype, devices):
+    """A network would reject float64, and ``0.9 * y`` of integers is 0."""
+    X = numpy.arange(7, dtype=dtype)
+    with semantics_of(mx.nd.ones(1)):
+        shards, expected = split_and_load(X, devices), gluon.utils.split_and_load(X, devices, even_split=False)
+        assert [shard.dtype for shard in shards] == [shard.dtype for shard in expected]
+    assert numpy.concatenate([shard.asnumpy() for shard in shards]).tolist() == [*range(7)]
+
+
+def test_a_device_that_is_repeated():
+    """As ``[try_gpu(0), try_gpu(1)]`` without GPUs: a network has one copy there, and half of the rows are lost."""
+    line = '[cpu(0), cpu(0)] lists cpu(0) twice: list each device once'
+    assert error_line(split_and_load, np.ones(4), [mx.cpu(0)] * 2) == line
+    assert error_line(split_batch, np.ones(4), np.ones(4), [mx.cpu(0)] * 2) == line
 
 
 @pytest.mark.parametrize(('missing', 'message'), [

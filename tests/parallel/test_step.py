@@ -4,13 +4,14 @@ import pytest
 from trainers import on_each_device, trainable
 
 from gluon_mgpu import concise, scratch
+from gluon_mgpu.base.nested import leaves, refill
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np, npx
 from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.parallel import step
 from gluon_mgpu.parallel.sharing import Devices, as_devices
 from gluon_mgpu.parallel.split import split_and_load, split_batch
 from gluon_mgpu.parallel.workers import ThisProcess
-from gluon_mgpu.training.parameters import by_name
+from gluon_mgpu.training.parameters import by_name, copies, unchanged_names
 
 
 def of_three():
@@ -207,7 +208,9 @@ def train_two_inputs(devices, batch, all_rows, array):
 
     for rows in all_rows:
         X, y, z = rng.normal(size=(rows, 3)), rng.normal(size=(rows, 1, 2)), rng.integers(0, 4, rows).astype('float64')
-        ls = step.in_parts(forward_backward, join(X, z), (y,), net, Devices(devices, parts=2))
+        batch = join(X, z), (y,)
+        batch = refill(batch, (array(part, dtype='float64') for part in leaves(batch)))
+        ls = step.in_parts(forward_backward, *batch, net, Devices(devices, parts=2))
         assert sum(l.size for l in ls) == rows and {type(l) for l in ls} == {type(array([1]))}
         trainer.step(rows)
     npx.waitall()
@@ -343,6 +346,57 @@ def test_an_unused_layer_on_a_device_without_rows(device_list):
 def test_a_batch_that_is_no_array_of_rows(X, devices):
     with pytest.raises(ValueError, match=r'^cannot split a .*: pass an array'):
         scratch.train_batch(X, np.zeros(2), lenet_on(devices), devices, 0.1)
+
+
+@pytest.mark.parametrize('parts', [1, 2])
+def test_a_loss_that_is_a_mean(parts, devices):
+    """Each device would divide by its own rows; nothing is updated."""
+    net = gluon.nn.Dense(3, in_units=2)
+    net.initialize(ctx=devices)
+    trainer, loss = gluon.Trainer(trainable(net), 'sgd'), gluon.loss.SoftmaxCrossEntropyLoss()
+    before = net.weight.data(devices[0]).tolist()
+    with pytest.raises(ValueError, match=rf'^the loss has {2 * parts} values for 8 rows: return one for each row'):
+        concise.train_batch(np.ones((8, 2)), np.zeros(8), net, lambda *args: loss(*args).mean(), trainer,
+                            Devices(devices[:2], parts=parts))
+    assert net.weight.data(devices[0]).tolist() == before
+
+
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no such layer')
+def test_gradients_of_row_sparse_parameters(device_list):
+    with semantics_of(mx.nd.ones(1)):
+        devices = device_list(2)
+        net = gluon.contrib.nn.SparseEmbedding(5, 2)
+        net.initialize(ctx=devices)
+        gluon.Trainer(net.collect_params(), 'sgd')  # the layer gets its rows from it
+        with autograd.record():
+            l = net(mx.nd.array([1], ctx=devices[0])).sum()
+        l.backward()
+        step.zero_grad(net, devices[1:])
+        assert [array._fresh_grad for array in net.weight._data] == [True, True]
+        with pytest.raises(ValueError, match='^weight is a row_sparse parameter: use dense ones, such as that of'):
+            copies(net)
+
+
+def test_statistics_of_a_symbol_block(device_list, tmp_path, monkeypatch):
+    """MXNet does not mark them; a device without rows would keep old ones."""
+    monkeypatch.chdir(tmp_path)
+    devices, net = device_list(2), gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(2), gluon.nn.BatchNorm())
+    net.initialize(ctx=devices)
+    net.hybridize()
+    X = np.array([[1.0, 2.0]], ctx=devices[0])
+    net(X)
+    net.export('net')
+    net = gluon.SymbolBlock.imports('net-symbol.json', ['data'], 'net-0000.params', ctx=devices)
+    with autograd.record():
+        l = net(X).sum()
+    l.backward()
+    step.prepare_idle_devices(net, X, devices)
+    npx.waitall()
+    mean, = (param for name, param in net.collect_params().items() if 'running_mean' in name)
+    first, second = (array.asnumpy().tolist() for array in mean.list_data())
+    assert first == second != [0, 0]
+    assert unchanged_names(net) == set()
 
 
 def test_a_trainer_that_sums_nothing(devices):

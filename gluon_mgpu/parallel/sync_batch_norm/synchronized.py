@@ -1,6 +1,8 @@
 """Synchronized batch norm: mean and variance over the rows of all devices, so that k devices equal one."""
 from __future__ import annotations
 
+import threading
+import weakref
 from operator import is_
 from typing import Any, NamedTuple
 
@@ -10,6 +12,9 @@ from ...networks.tracing import UNKNOWN, is_legacy
 from ..workers import ThisProcess, Workers
 from .cut import Backward, Piece, as_input, cut
 from .norm import Norm
+
+_networks: weakref.WeakSet[SyncBatchNorm] = weakref.WeakSet()  # that have been trained, in any thread
+_lock = threading.Lock()  # for iteration over them
 
 
 class SyncBatchNorm:
@@ -105,6 +110,8 @@ class SyncBatchNorm:
                       for name in self._results} for arrays in arrays_on]
         if autograd.is_recording():
             self._pending = _ForwardPass(inputs_on, backwards, y_hats_on)
+            with _lock:
+                _networks.add(self)
         return [refill(self._result_lists, map(y_hats.get, self._results)) for y_hats in y_hats_on]
 
     def _check_shards(self, inputs: list) -> None:
@@ -117,6 +124,8 @@ class SyncBatchNorm:
                 or not all(len(devices) == 1 for devices in devices_of) or len(lists) > 1 or None in lists):
             raise ValueError(f'X_shards are on {[sorted(map(str, devices)) for devices in devices_of]}: pass one array '
                              'per device, and those of other inputs in other lists, on the same devices')
+        if not all(len(X) for X in leaves(inputs)):
+            raise ValueError('a shard has no rows: leave it out, as d2l.split_batch does')
 
     def _cut(self, args: tuple, params: list[tuple]) -> None:
         """Cut the network, unless it was cut for such arguments, parameters and layers."""
@@ -131,7 +140,17 @@ class SyncBatchNorm:
     def backward(self, ls: list, head_grads: list | None = None) -> None:
         """Do the same as ``autograd.backward`` for losses that were computed from the outputs; does not block.
 
-        Raises ValueError if `forward` was not called before, or if the losses also depend on an earlier `forward`.
+        Raises ValueError if `forward` was not called before, or if the losses also depend on an earlier `forward` or
+        another `SyncBatchNorm`. Two of them in a row, such as ``G`` and ``D``, meet at copies:
+
+            images = G.forward(Z_shards)
+            copies = [image.detach() for image in images]
+            for copy in copies:
+                copy.attach_grad()
+            ls = [loss(y_hat) for y_hat in D.forward(copies)]
+            ...
+            D.backward(ls)
+            G.backward(images, [copy.grad for copy in copies])
         """
         if not self._pending:
             raise ValueError('SyncBatchNorm.backward has no forward pass: call net.forward(X_shards) for each backward')
@@ -160,6 +179,12 @@ class SyncBatchNorm:
                 autograd.backward(ls, head_grads)
         _check_not_reached(self._outdated, 'the losses depend on two forward passes of SyncBatchNorm, but '
                                            'net.backward(ls) only works for the last one: call it after each forward')
+        with _lock:
+            others = [net._pending for net in _networks if net is not self]
+        for pending in others:
+            if pending:
+                _check_not_reached(pending.y_hats(), 'the losses also depend on another SyncBatchNorm, which gets no '
+                                                     'gradients: see help(SyncBatchNorm.backward)')
 
     def _check_all_exchange(self, trained: set[str]) -> None:
         """Raise ValueError if X is recorded and a worker without rows would not know which norms need gradients."""

@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy
 
-from ...mxnet_setup.compat import children, fill, gluon, mx
+from ...mxnet_setup.compat import children, fill, gluon, mx, running_statistics
+from ...networks.graph_operators import build, operators_of
 from ...networks.static_shapes import StaticSequential
 from ...training.parameters import by_name, plain
 
 PLAIN_CASTS = gluon.Block.cast, gluon.HybridBlock.cast
 NEW_TRAINER = 'make a new Trainer after reset_ctx or another initialize'
+LAYERS = {'dropout': gluon.nn.Dropout, 'batchnorm': gluon.nn.basic_layers._BatchNorm}
 BLOCK_ATTRIBUTES = vars(StaticSequential()).keys()  # Gluon's own, of every block, and ours
 CALLED_ONCE = tuple(  # MXNet 2 has no LBSGD
     getattr(mx.optimizer, name) for name in ('LARS', 'LBSGD', 'Nadam', 'SGLD') if hasattr(mx.optimizer, name))
@@ -48,8 +50,9 @@ def find(value: Any, kind: Any, name: str = '', seen: set | None = None) -> Iter
 
 def count_copies(state: Any) -> list[Counter]:
     """Count arrays without gradients that are shaped like a parameter, such as a moving average, on each device."""
-    statistics = {id(array) for _, param in find(state, gluon.Parameter) if not param._differentiable
-                  for array in param._data or ()}
+    params = [param for _, param in find(state, gluon.Parameter) if not param._differentiable]
+    params += [param for _, block in find(state, gluon.SymbolBlock) for param in running_statistics(block)]
+    statistics = {id(array) for param in params for array in param._data or ()}
     arrays = [(name, array) for name, array in find(state, mx.nd.NDArray)
               if id(array) not in statistics and numpy.dtype(array.dtype).name != 'bool']  # which has no difference
     shapes = {(array.ctx, array.shape) for _, array in arrays if array.grad is not None}
@@ -75,6 +78,21 @@ def cast(value: Any, dtype: str | None) -> None:
             value.backward()
             copy.attach_grad('add' if value.grad.max() > 1 else 'write')  # MXNet has no function for this
         value.handle, copy.handle = copy.handle, value.handle
+
+
+def has_layer(block: gluon.Block, kind: str) -> bool:
+    """Return whether a block is a layer of this kind, ``'dropout'`` or ``'batchnorm'``, or the graph of one with it."""
+    return isinstance(block, LAYERS[kind]) or (isinstance(block, gluon.SymbolBlock) and any(
+        operator.kind == kind for operator in operators_of(block._cached_graph[1])[0]))
+
+
+def set_in_graph(block: gluon.SymbolBlock, kind: str, **settings: str) -> None:
+    """Change settings of all operators of a kind in the graph of a block."""
+    inputs, graph = block._cached_graph
+    operators, outputs = operators_of(graph)
+    changed = [operator._replace(node={**operator.node, 'attrs': {**operator.node.get('attrs', {}), **settings}})
+               if operator.kind == kind else operator for operator in operators]
+    block._cached_graph = inputs, build(changed, outputs, type(graph))
 
 
 def drifting(state: Any) -> str:

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ...mxnet_setup.compat import array_semantics, gluon, mx, npx
-from .contents import count_copies, find
-from .user_step import BatchNorm, Dropout, Training
+from .contents import LAYERS, count_copies, find, has_layer
+from .user_step import Training
 
 OF_ND = 'legacy|numpy_extension|ndarray.NDArray'  # in MXNet's errors if code for mx.nd gets arrays of mx.np
 SECONDS = 10  # for a step in a process of its own
@@ -64,7 +64,8 @@ def prepare(several: Training, batch: Sequence) -> tuple[Training, list[str]]:
     if any(param._deferred_init for param in params):
         one.step(batch)
     several = replace(several, shapes=tuple(param.shape for param in params))
-    layers = [', '.join(name or 'the network' for name, _ in find(one.state, kind)) for kind in (Dropout, BatchNorm)]
+    layers = [', '.join(name or 'the network' for name, block in find(one.state, gluon.Block) if has_layer(block, kind))
+              for kind in LAYERS]
     recurrent = any(layer._num_layers > 1 for _, layer in find(one.state, gluon.rnn.rnn_layer._RNNLayer))
     trial = replace(several, dtype=None if recurrent or used else 'float64')
     again, same = trial.on_one_device(), False

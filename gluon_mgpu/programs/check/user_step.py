@@ -17,9 +17,7 @@ from ...base.program import reason
 from ...mxnet_setup.compat import assign, fill, gluon, make_array, mx, np, npx
 from ...parallel.workers import ThisProcess, Workers
 from ...training.parameters import seed_all
-from .contents import NEW_TRAINER, cast, find, older
-
-Dropout, BatchNorm = gluon.nn.Dropout, gluon.nn.basic_layers._BatchNorm
+from .contents import LAYERS, NEW_TRAINER, cast, find, older, set_in_graph
 
 
 @dataclass
@@ -60,10 +58,14 @@ class Training:
                 param._finish_deferred_init()  # before the cast, because not all initializers can fill float64
         hybridized = [(name, block) for name, block in find(state, gluon.HybridBlock) if block._active]
         for _, value in find(state, object):
-            if isinstance(value, Dropout):
+            if isinstance(value, LAYERS['dropout']):
                 value._rate = 0
-            elif isinstance(value, BatchNorm) and self.fixed_statistics:
+            elif isinstance(value, LAYERS['batchnorm']) and self.fixed_statistics:
                 value._kwargs['use_global_stats'] = True
+            elif isinstance(value, gluon.SymbolBlock):
+                set_in_graph(value, 'dropout', p='0')
+                if self.fixed_statistics:
+                    set_in_graph(value, 'batchnorm', use_global_stats='True')
             elif isinstance(value, gluon.Trainer):
                 self._change_trainer(value)
             cast(value, self.dtype)

@@ -253,6 +253,58 @@ def test_an_input_that_needs_gradients_behind_frozen_norms(devices):
         SyncBatchNorm(net, workers).forward([X])
 
 
+def generator_and_discriminator(devices):
+    nets = sequential(nn.Dense(5, in_units=5), nn.BatchNorm()), sequential(nn.Dense(4), nn.BatchNorm(), nn.Dense(1))
+    for net in nets:
+        net.initialize(init.Constant(0.1), ctx=devices)
+        net(np.ones((1, 5), ctx=devices[0]))
+        net.cast('float64')
+        for i, param in enumerate(trainable(net)):
+            param.set_data(np.array(numpy.random.default_rng(i).normal(size=param.shape), dtype='float64'))
+    return nets
+
+
+def test_two_networks_in_a_row_meet_at_copies(device_list):
+    """As the docstring of `backward` shows; equal to Gluon on one device."""
+    Z, (device,), gradients = numpy.random.default_rng(0).normal(size=(7, 5)), device_list(1), []
+    one, several = generator_and_discriminator([device]), generator_and_discriminator(device_list(3))
+    with autograd.record():
+        l = ((one[1](one[0](np.array(Z, dtype='float64', ctx=device))) - 1) ** 2).sum()
+    l.backward()
+    G, D = map(SyncBatchNorm, several)
+    with autograd.record():
+        images = G.forward(split_and_load(np.array(Z, dtype='float64'), device_list(3)))
+        copies = [image.detach() for image in images]
+        for copy in copies:
+            copy.attach_grad()
+        ls = [((y_hat - 1) ** 2).sum() for y_hat in D.forward(copies)]
+    D.backward(ls)
+    G.backward(images, [copy.grad for copy in copies])
+    for nets in (one, several):
+        gradients.append([sum(g.asnumpy() for g in param.list_grad()) for net in nets for param in trainable(net)
+                          if param.grad_req != 'null'])
+    for found, expected in zip(*gradients):
+        numpy.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize('last', [0, 1])
+def test_losses_that_depend_on_two_networks(last, devices):
+    """One of the networks would get no gradients."""
+    G, D = nets = [*map(SyncBatchNorm, generator_and_discriminator(devices))]
+    with autograd.record():
+        Z = split_and_load(np.ones((4, 5), dtype='float64'), devices)
+        ls = [y_hat.sum() for y_hat in D.forward(G.forward(Z))]
+    with pytest.raises(ValueError, match='^the losses also depend on another SyncBatchNorm, which gets no gradients'):
+        nets[last].backward(ls)
+
+
+def test_a_shard_without_rows(devices):
+    net = small_net()
+    net.initialize(ctx=devices)
+    with autograd.record(), pytest.raises(ValueError, match='^a shard has no rows: leave it out'):
+        SyncBatchNorm(net).forward([np.ones((n, 1, 12, 12), ctx=device) for n, device in zip((2, 0), devices)])
+
+
 class WithUnused(HybridBlock):
     def __init__(self):
         super().__init__()

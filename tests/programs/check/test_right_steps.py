@@ -20,6 +20,7 @@ from steps_to_check import (
     step_from_scratch,
     step_of_lenet,
     step_with_trainer,
+    with_dropout_and_batch_norm,
 )
 
 import gluon_mgpu as d2l
@@ -203,6 +204,29 @@ def test_the_model_zoo(new, seed):
     batch = rng.normal(size=(12, 3, 16, 16)).astype('float32'), rng.integers(0, 10, 12)
     report = check_data_parallel(make, step_with_trainer, [batch], [mx.cpu(0), mx.cpu(1)])
     assert report.ok, report
+
+
+@pytest.mark.parametrize('mistake', ['', 'means'])
+def test_a_network_from_files(mistake, tmp_path, monkeypatch, batches):
+    """A SymbolBlock has operators instead of layers; MXNet does not mark its running statistics."""
+    monkeypatch.chdir(tmp_path)
+    net = gluon.nn.HybridSequential()
+    net.add(*with_dropout_and_batch_norm())
+    net.initialize(init=init.Xavier())
+    net.hybridize()
+    net(np.array(batches[0][0]))
+    net.export('net')
+
+    def make(devices):
+        net = gluon.SymbolBlock.imports('net-symbol.json', ['data'], 'net-0000.params', ctx=devices)
+        return net, gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': LR})
+
+    report = check_data_parallel(make, partial(step_with_trainer, mistake=mistake), batches)
+    assert report.ok is not bool(mistake), report
+    if report.ok:
+        assert [note.partition(':')[0] for note in report.notes[:2]] == ['dropout (the network)',
+                                                                         'batch norm (the network)']
+    assert not any('running' in row[0] for row in report.parameters)
 
 
 def books_allreduce(data):

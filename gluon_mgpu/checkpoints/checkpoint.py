@@ -127,7 +127,8 @@ def write(path: str | os.PathLike, kept: Snapshot, metadata: dict) -> None:
         header = {'gluon_mgpu': _to_json({'sha256': checksum(record, tensors), **record})}
         content = safetensors.numpy.save(tensors, header)
     except (TypeError, ValueError, KeyError, RecursionError, safetensors.SafetensorError) as error:
-        raise ValueError(f'{error}: a checkpoint can only hold arrays of common types and what JSON can hold') from None
+        raise ValueError(f'{error}: a checkpoint can only hold arrays of common types, and what JSON can hold, such as '
+                         'float(x) instead of a NumPy number') from None
     write_atomically(path, content)
 
 

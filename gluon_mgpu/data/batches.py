@@ -105,12 +105,18 @@ def check_batches(batches: Any, as_pairs: bool = False) -> None:
         raise ValueError(f'{described(batches)} is no list of batches: pass pairs, such as [(X, y)], a DataLoader or '
                          'the like')
     for batch in batches if as_pairs and isinstance(batches, (list, tuple)) else ():
-        if not isinstance(batch, (list, tuple)) or len(batch) != 2:
-            raise ValueError(f'the batches have {described(batch)} instead of a pair (X, y): pass a list such as '
-                             '[(X, y)]')
+        as_pair(batch)
     if isinstance(batches, mx.io.DataIter):
         raise ValueError(f'{type(batches).__name__} yields no pairs (X, y): pass gluon.data.DataLoader('
                          'gluon.data.ArrayDataset(X, y), batch_size) instead')
+
+
+def as_pair(batch: Any) -> Any:
+    """Return a batch (X, y); raise ValueError for another one, as that of a DataLoader of three arrays."""
+    if not isinstance(batch, (list, tuple)) or len(batch) != 2:
+        raise ValueError(f'the batches have {described(batch)} instead of a pair (X, y): pass a list such as [(X, y)]; '
+                         'several inputs are one tuple X')
+    return batch
 
 
 def num_outputs(block: gluon.HybridBlock, shape: tuple) -> int | None:

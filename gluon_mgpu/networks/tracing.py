@@ -43,7 +43,7 @@ def _plain_error(network: Callable, args: Sequence) -> str:
             layer._active = False  # which keeps Gluon's operator
         with autograd.pause():
             network(*args)
-    except (AssertionError, ValueError, mx.MXNetError) as error:
+    except (AssertionError, IndexError, ValueError, mx.MXNetError) as error:
         return reason(error)
     except Exception:  # as with symbols, not because of the inputs
         return ''

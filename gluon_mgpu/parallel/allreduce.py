@@ -9,6 +9,7 @@ from functools import lru_cache
 
 import numpy
 
+from ..base.text import described
 from ..data.shards import shard_rows
 from ..mxnet_setup.compat import mx, np
 
@@ -17,6 +18,8 @@ class Traffic:
     """Bytes that each device `sent` and `received`, two dicts; raises ValueError for `data` that cannot be summed."""
 
     def __init__(self, data: list):
+        if not isinstance(data, (list, tuple)) or not all(isinstance(array, mx.nd.NDArray) for array in data):
+            raise ValueError(f'{described(data)} instead of a list of MXNet arrays: give one array per device')
         if not data:
             raise ValueError('the list of arrays is empty: give one array per device')
         devices = [array.ctx for array in data]

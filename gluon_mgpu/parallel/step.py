@@ -8,13 +8,14 @@ from typing import Any
 
 from ..base.text import counted
 from ..data.shards import shard_rows
+from ..devices.lists import check_list
 from ..mxnet_setup.compat import autograd, fill, gluon, npx, running_statistics, trainer_devices
-from .sharing import Devices
+from .sharing import as_devices
 from .split import check_rows, rows_of
 from .sync_batch_norm.synchronized import SyncBatchNorm
 
 
-def in_parts(forward_backward: Callable, X: Any, y: Any, net: Any, devices: Devices, *args: Any) -> list:
+def in_parts(forward_backward: Callable, X: Any, y: Any, net: Any, devices: Sequence, *args: Any) -> list:
     """Call ``forward_backward(X, y, net, devices, *args)``, once or for each of ``devices.parts`` parts of a batch.
 
     Parts need less memory. Returns the losses of all parts; each device's gradients are summed over the parts; does
@@ -23,6 +24,7 @@ def in_parts(forward_backward: Callable, X: Any, y: Any, net: Any, devices: Devi
     several workers, there are always ``devices.parts`` parts, even without rows: all workers take part in each
     exchange. `X` and `y` are arrays, or nested lists and tuples of arrays.
     """
+    devices = as_devices(devices)
     num_rows, num_parts = check_rows(X, y), devices.parts
     if devices.workers.size == 1:
         num_parts = min(num_parts, num_rows // len(devices))
@@ -99,12 +101,9 @@ def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:
     num_rows = check_rows(X)
     if not (idle_devices := devices[num_rows:]):
         return
-    if not hasattr(net, 'collect_params'):
-        for gradient in gradients(net, idle_devices):
-            fill(gradient, 0)
-        return
-    statistics = [param for param in running_statistics(net) if not param._deferred_init]
-    if num_rows and statistics and not isinstance(net, SyncBatchNorm):
+    is_plain = hasattr(net, 'collect_params') and not isinstance(net, SyncBatchNorm)
+    statistics = [param for param in running_statistics(net) if not param._deferred_init] if is_plain else []
+    if num_rows and statistics:
         npx.waitall()  # under ``hybridize(static_shape=True)``, backward passes write statistics without the engine
         for param in statistics:
             for device in idle_devices:
@@ -113,15 +112,16 @@ def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:
 
 
 def zero_grad(net: gluon.Block, devices: list) -> None:
-    """Set the gradients of `net` on some of its devices to zero, in place; does not block.
+    """Set the gradients of a network, or of lists of arrays, on these devices to zero, in place; does not block.
 
     Gradients with ``grad_req='add'`` stay: they are sums, to which these devices add nothing. A gradient that all other
     devices have written is marked as written here as well (without others, every one), so that Gluon's Trainer accepts
     it.
     """
+    devices = check_list(devices)
     for gradient in gradients(net, devices, ['write']):
         fill(gradient, 0)
-    for param in params_with_gradients(net):
+    for param in params_with_gradients(net) if hasattr(net, 'collect_params') else ():
         if param._deferred_init:  # before the first batch
             continue
         copies = dict(zip(param.list_ctx(), param._data))  # `param.data` fails for row-sparse parameters
@@ -148,6 +148,8 @@ def prepare_trainer(trainer: gluon.Trainer, devices: list) -> None:
 
     Raises ValueError unless it sums gradients and is, with its parameters, on `devices`, in the same order.
     """
+    if not isinstance(trainer, gluon.Trainer):
+        raise ValueError(f'trainer is a {type(trainer).__name__}: pass a gluon.Trainer, made after net.initialize')
     check_same('the Trainer was made for', trainer_devices(trainer), devices)
     if len(devices) > 1 and trainer._kvstore_params['kvstore'] is None:
         raise ValueError("the Trainer was made with kvstore=None and sums no gradients: leave out that argument, or "

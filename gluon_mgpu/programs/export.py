@@ -48,9 +48,12 @@ def to_onnx(net: Any, path: str | os.PathLike, *examples: Any, input_names: Sequ
         Names in the model, by default those of the network, such as ``'3.0.conv1.weight'``; `param_names` for lists.
     batch_axis : int or sequence, optional
         The axis whose size stays free: of all inputs, or one for each, None for an input without batch.
-    log : callable, optional
+    log : callable
         Gets a line with the path and the result of the comparison.
     """
+    for name, value in (('input_names', input_names), ('output_names', output_names), ('param_names', param_names)):
+        if isinstance(value, str):
+            raise ValueError(f'{name} {value!r}: must be a list of names, such as [{value!r}]')
     if examples:
         write_model(net, path, *examples, input_names=input_names, output_names=output_names, param_names=param_names,
                     batch_axis=batch_axis, log=log)

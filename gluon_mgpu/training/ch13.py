@@ -6,6 +6,7 @@ from typing import Any
 
 import gluon_mgpu as d2l  # for what the book takes from its package d2l
 
+from ..data.batches import as_pair
 from ..mxnet_setup.compat import autograd, gluon
 from ..parallel import step
 from ..parallel.sharing import Devices, as_devices
@@ -36,7 +37,7 @@ def train_ch13(net: Callable, train_iter: Iterable, test_iter: Iterable, loss: C
     animator = d2l.Animator('epoch', xlim=[1, num_epochs], ylim=[0, 1], legend=['train loss', 'train acc', 'test acc'])
     for epoch in run.epochs(net, trainer):
         counts = []
-        for features, labels in run.batches(train_iter):
+        for features, labels in map(as_pair, run.batches(train_iter)):
             ls, correct = _train_batch(net, features, labels, loss, trainer, devices, split_f)
             run.record_losses(ls)
             counts.append((correct, labels.size))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy
 
 from ..base.text import counted
-from ..data.batches import check_batches
+from ..data.batches import as_pair, check_batches
 from ..devices.lists import check_omp_threads
 from ..mxnet_setup.compat import Context, mx, np, npx
 from ..parallel.sharing import as_devices
@@ -18,8 +18,8 @@ MAX_STARTED = 8  # batches queued on the devices at a time; more would take more
 def count_correct(y_hat, y):
     """Return the number of correct rows as an array (); does not wait."""
     if isinstance(y_hat, (list, tuple)):
-        raise ValueError(f'the network returns {len(y_hat)} outputs: pass a function of its scores, such as '
-                         'lambda X: net(X)[0], and devices=[...]')
+        raise ValueError(f'a {type(y_hat).__name__} of {len(y_hat)} instead of an array of scores: for a network with '
+                         'several outputs, pass a function, such as lambda X: net(X)[0], and devices=[...]')
     if wrong := [array for array in (y_hat, y) if not isinstance(array, mx.nd.NDArray)]:
         raise ValueError(f'scores or labels are {type(wrong[0])}: must be arrays of mxnet.np')
     y_hat, y = y_hat.as_np_ndarray(), y.as_np_ndarray()
@@ -53,6 +53,8 @@ def accuracy(y_hat: np.ndarray, y: np.ndarray) -> float:
 
 def evaluate_accuracy_gpu(net: Callable, data_iter: Iterable, device: Context | None = None) -> float:
     """Return the accuracy, 0 to 1, computed on one device, by default the network's first; waits. Source: D2L 23.7."""
+    if isinstance(device, (list, tuple)):
+        raise ValueError(f'device {device}: must be one device; for several, call evaluate_accuracy_gpus')
     return evaluate_accuracy_gpus(net, data_iter, devices=_devices_of(net)[:1] if device is None else [device])
 
 
@@ -73,6 +75,8 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
     devices : list of mx.Context, optional
         By default those of the network. Counts are summed over all workers of `Devices`; each passes its own shard.
     """
+    if not callable(split_f):
+        raise ValueError(f'split_f {split_f}: must be a function; pass the devices as devices={split_f}')
     devices = as_devices(_devices_of(net) if devices is None else devices)
     check_omp_threads(devices)
     check_batches(data_iter, as_pairs=True)
@@ -80,7 +84,7 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
 
     def counts() -> Iterator[tuple[float, int]]:
         started: list = []
-        for features, labels in data_iter:
+        for features, labels in map(as_pair, data_iter):
             X_shards, y_shards = split_f(features, labels, devices)
             # Run in parallel
             pred_shards = [net(X_shard) for X_shard, y_shard in zip(X_shards, y_shards) if len(y_shard)]

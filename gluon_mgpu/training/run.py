@@ -226,7 +226,9 @@ class Run:
         self._epoch = _CurrentEpoch(len(self.history) + 1, self.workers, self._progress, state)
 
     def print_summary(self, devices: list) -> None:
-        """Print the summary line of D2L's ``train``, unless the run is quiet."""
+        """Print the summary line of D2L's ``train``, unless the run is quiet; ValueError if no epoch has ended."""
+        if not self.history:
+            raise ValueError('no epoch has ended yet: print the summary after run.epochs')
         self.print(summary(self.history, devices, self.workers.size, self.evaluated))
 
     def close(self) -> None:

@@ -206,6 +206,9 @@ def test_invalid_arrays(allreduce, devices):
         allreduce([np.ones(2, ctx=one), np.ones(2, dtype='float64', ctx=two)])
     with pytest.raises(ValueError, match=r'^array 2 is on .pu\(\d+\), and so is array 0: give one array'):
         allreduce([np.ones(2, ctx=one), np.ones(2, ctx=two), np.ones(2, ctx=one)])
+    for data, words in ((np.ones(2), r'array \(2,\)'), (iter([]), 'list_iterator'), ([numpy.ones(2)], r'list \(array')):
+        with pytest.raises(ValueError, match=f'^{words}.* instead of a list of MXNet arrays: give one array per'):
+            allreduce(data)
 
 
 def test_traffic_counts_what_it_sends(devices):

@@ -164,7 +164,7 @@ def test_several_outputs_where_one_is_needed(devices):
     y_hat, labels = net(X), np.zeros(2, dtype='int32')
     with pytest.raises(ValueError, match='the network returns 2 outputs: cross_entropy needs the scores only'):
         cross_entropy(y_hat, labels)
-    with pytest.raises(ValueError, match='the network returns 2 outputs: pass a function of its scores'):
+    with pytest.raises(ValueError, match='^a tuple of 2 instead of an array of scores: for a network with'):
         evaluate_accuracy_gpus(net, [(X, labels)])
 
 

@@ -399,6 +399,30 @@ def test_statistics_of_a_symbol_block(device_list, tmp_path, monkeypatch):
     assert unchanged_names(net) == set()
 
 
+def test_gradients_of_lists_are_set_to_zero(devices):
+    params = weights_on(devices[:2])
+    step.zero_grad(params, devices[1:2])
+    assert numpy.isnan(params[0][0].grad.asnumpy()).all() and params[1][0].grad.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize('device', [mx.cpu(1), 'cpu:1'])
+def test_one_device_instead_of_a_list(device, devices):
+    net = gluon.nn.Dense(3, in_units=2)
+    net.initialize(ctx=devices)
+    with pytest.raises(ValueError, match=r'is not a list of devices: write \[mx\.cpu\(0\), mx\.cpu\(1\)\]$'):
+        step.zero_grad(net, device)
+
+
+def test_parts_need_no_special_list(device_list):
+    params = weights_on(device_list(2))
+    assert len(step.in_parts(backward, np.ones((4, 2)), np.zeros(4), params, device_list(2))) == 2
+
+
+def test_what_is_no_trainer(devices):
+    with pytest.raises(ValueError, match='^trainer is a NoneType: pass a gluon.Trainer, made after net.initialize$'):
+        step.prepare_trainer(None, devices)
+
+
 def test_a_trainer_that_sums_nothing(devices):
     net = gluon.nn.Dense(3, in_units=2)
     net.initialize(ctx=devices)

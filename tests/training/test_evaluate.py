@@ -261,4 +261,13 @@ def test_invalid_arguments(devices):
             evaluate_accuracy_gpus(gluon.nn.Flatten(), data, devices=devices)
         with pytest.raises(ValueError, match=f'^{re.escape(words)}'):
             Run(1).check_data(data)
+    with pytest.raises(ValueError, match='^the batches have list .* instead of a pair'):  # when it is read
+        evaluate_accuracy_gpus(gluon.nn.Flatten(), gluon.data.DataLoader(gluon.data.ArrayDataset(X, X, y), 2),
+                               devices=devices)
+    with pytest.raises(ValueError, match=r'^split_f \[cpu\(0\), .* must be a function; pass the devices as devices=\['):
+        evaluate_accuracy_gpus(gluon.nn.Flatten(), batches(2), [mx.cpu(0), mx.cpu(1)])
+    with pytest.raises(ValueError, match=r'^device \[.* must be one device; for several, call evaluate_accuracy_gpus'):
+        evaluate_accuracy_gpu(gluon.nn.Flatten(), batches(2), devices)
+    with pytest.raises(ValueError, match='^a list of 1 instead of an array of scores'):
+        accuracy([[0.1, 0.9]], [1])
     assert evaluate_accuracy_gpus(gluon.nn.Flatten(), batches(2), devices=devices) == 3 / 5

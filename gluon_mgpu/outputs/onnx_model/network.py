@@ -59,13 +59,15 @@ class Network:
                 results, graphs, arrays = zip(*map(self.run, batches))
                 return results, describe(graphs, arrays, batch_sizes)
         except ERRORS as error:
+            why = error.__cause__ if isinstance(error.__cause__, ERRORS) else error  # `explain_errors` has other advice
             if self.is_graph:
                 name = 'the network'
                 advice = 'check the sizes, the order and the batch axis of its inputs, and its parameters'
             else:
                 name = type(self._net).__name__ if self._is_block else self._net.__name__
                 advice = 'pass examples of its inputs and their batch_axis; MXNet must be able to hybridize it'
-            why = error.__cause__ if isinstance(error.__cause__, ERRORS) else error  # `explain_errors` has other advice
+                if 'legacy' in str(why):  # of an operator that does not accept an array
+                    advice = 'pass arrays of mx.nd to a network of mx.nd, and arrays of mx.np to others'
             shapes = ' or '.join(', '.join(str(array.shape) for array in batch) for batch in batches)
             raise ValueError(f'{name} cannot be traced with inputs {shapes}, {reason(why)}: {advice}') from error
 
@@ -94,9 +96,11 @@ class Network:
         self.variables = [*compress(variables, self._is_input)]
         # A block knows its parameters, a function got them as arguments
         if self._is_block:
-            # The names of by_name would lack what those of a SymbolBlock have in common
+            # The names of by_name would lack what those of a SymbolBlock have in common. A layer that is not used may
+            # have no parameters yet
+            used = {*symbol.list_inputs()}
             self.params = {param.var().name: (param.var().name if self.is_graph else name, param.list_data()[0])
-                           for name, param in by_name(self._net).items()}
+                           for name, param in by_name(self._net).items() if param.var().name in used}
         else:
             given = {variable: array for variable, array in zip(variables, args) if variable not in self.variables}
             self.params = dict(zip(given, zip(self._param_names or given, given.values())))

@@ -57,7 +57,7 @@ def parse(trace: str | bytes, path) -> list[Event]:
         raise ValueError(f"{path} is not a Chrome trace of MXNet's profiler: "
                          'give the trace.json that --timeline writes') from None
     if not events:
-        raise ValueError(f'{path} contains no operation on a device: record a training step with --timeline')
+        raise ValueError(f'{path} contains no operation on a device: record a training step')
     for what, number, most in (('devices', len({e.device for e in events}), MAX_DEVICES),
                                ('operations', len(events), MAX_EVENTS)):
         if number > most:

@@ -39,13 +39,19 @@ def find(value: Any, kind: Any, name: str = '', seen: set | None = None) -> Iter
     elif isinstance(value, (list, tuple)):
         inside = [(name, item) for item in value]
     else:
-        parts = value if isinstance(value, dict) else getattr(value, '__dict__', {})
+        parts = value if isinstance(value, dict) else _attributes(value)
         if isinstance(value, gluon.Block):
             own = {key: part for key, part in parts.items() if key not in BLOCK_ATTRIBUTES}
             parts = {**by_name(value), **children(value), **own}
         inside = [(f'{name}.{key}'.strip('.'), part) for key, part in parts.items()]
     for name, part in inside:
         yield from find(part, kind, name, seen)
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Return the attributes of an object, also those in slots."""
+    slots = [name for kind in type(value).__mro__ for name in vars(kind).get('__slots__', ())]
+    return {**getattr(value, '__dict__', {}), **{name: getattr(value, name) for name in slots if hasattr(value, name)}}
 
 
 def count_copies(state: Any) -> list[Counter]:

@@ -6,7 +6,7 @@ from exported import Lambda, random
 from oracle import lenet_params, to_mx
 from small_models import block
 
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, gluon, np
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, gluon, mx, np
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 from gluon_mgpu.programs.export import to_onnx
@@ -132,3 +132,35 @@ def test_lenets_parameters_as_a_tuple_or_in_numpy(tmp_path):
     for i, params in enumerate((to_mx(arrays), tuple(to_mx(arrays)), arrays, [arrays])):
         to_onnx(params, f'{i}.onnx', log=lambda line: None)
         assert (tmp_path / f'{i}.onnx').read_bytes() == (tmp_path / '0.onnx').read_bytes()
+
+
+class WithUnused(HybridBlock):
+    """A network with a layer for training only, whose parameters have no shape yet."""
+
+    def __init__(self):
+        super().__init__()
+        self.used, self.unused = nn.Dense(3, in_units=4), nn.Dense(2)
+
+    def forward(self, X):
+        return self.used(X)
+
+
+def test_a_layer_that_is_not_used_is_left_out():
+    net = WithUnused()
+    net.initialize()
+    to_onnx(net, 'a.onnx', np.ones((2, 4)))
+    assert {array.name for array in onnx.load('a.onnx').graph.initializer} >= {'used.weight', 'used.bias'}
+
+
+@mxnet_1
+def test_arrays_of_the_other_kind():
+    net = nn.Dense(3, in_units=4)
+    net.initialize()
+    with pytest.raises(ValueError, match='pass arrays of mx.nd to a network of mx.nd, and arrays of mx.np to others$'):
+        to_onnx(net, 'a.onnx', mx.nd.ones((2, 4)))
+
+
+@pytest.mark.parametrize('name', ['input_names', 'output_names', 'param_names'])
+def test_names_that_are_one_string(name):
+    with pytest.raises(ValueError, match=f"^{name} 'scores': must be a list of names, such as .'scores'.$"):
+        to_onnx(nn.Dense(3), 'a.onnx', np.ones((2, 4)), **{name: 'scores'})

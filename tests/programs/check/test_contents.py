@@ -140,3 +140,17 @@ def test_several_trainers(on_kvstore, batches):
             step_with_trainer(net_and_trainer, X, y, devices)
     report = check_two(make, train_batch, batches)
     assert report.ok and len(report.parameters) == 8 and 'in float64' in report.title, report
+
+
+class Slots:
+    __slots__ = ('net', 'trainer')
+
+    def __init__(self, net, trainer):
+        self.net, self.trainer = net, trainer
+
+
+def test_attributes_in_slots(batches):
+    """Also of a dataclass with ``slots=True``."""
+    report = check_data_parallel(lambda devices: Slots(*make_network(devices)), lambda state, *args: step_with_trainer(
+        (state.net, state.trainer), *args), batches)
+    assert report.ok, report

@@ -89,7 +89,8 @@ CRASHED = ('batches of 2 rows are not checked, because MXNet ends the process wi
 def test_a_crash_does_not_end_the_check(batches, capfd):
     """A crash by hand, because not every build of MXNet has one; verdicts on the other batches remain."""
     report = check_data_parallel(make_network, crash_without_rows, batches)
-    assert report.ok and 'over batches of 12, 10, 12, 7 rows' in report.title and report.notes[0] == CRASHED, report
+    assert report.ok and 'over batches of 12, 10, 12, 7 rows' in report.title, report
+    assert report.notes[0].replace('SIGABRT', 'SIGFPE') == CRASHED  # MXNet 2 may abort while it handles the signal
     report = check_two(partial(make_network, kvstore=None), crash_without_rows, batches)
     assert re.search(NO_SUM_OF_TWO, report.diagnosis[0])
     # MXNet 2 says which memory it uses when it first does

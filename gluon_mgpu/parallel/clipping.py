@@ -13,7 +13,7 @@ class ClippingTrainer(gluon.Trainer):
     """``gluon.Trainer`` that limits the norm of the gradient, summed over all devices, before it updates.
 
     A gradient of the mean loss, over all rows, with a larger norm than `clip_norm` is scaled down to it, in place. None
-    is no limit. The Trainer updates on each device, because an update on the key-value store leaves no time to clip.
+    is no limit. The Trainer updates on each device, because the key-value store would sum and update at once.
     """
 
     def __init__(self, params: Any, optimizer: str, optimizer_params: dict | None = None,

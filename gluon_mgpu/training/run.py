@@ -130,10 +130,7 @@ class Run:
                 self.warn(f'the loss has grown from {first:.3g} to {last:.3g}: use a smaller learning rate')
 
     def check_data(self, *data: Iterable) -> None:
-        """Raise ValueError if this run has ended, or if some of `data` has no batches or is too short-lived.
-
-        That is: it can be read only once, although the run has several epochs.
-        """
+        """Raise ValueError after the end of this run, for `data` without batches, or if not each epoch can read it."""
         self._check_open()
         for batches in data:
             check_batches(batches, as_pairs=True)

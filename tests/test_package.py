@@ -67,7 +67,7 @@ def test_public_names():
 def test_unknown_name():
     assert not hasattr(gluon_mgpu, 'no_such_name')
     with pytest.raises(AttributeError, match="has no attribute 'train_ch6': .* pip install --no-deps d2l pandas "
-                                             'ipython, import gluon_mgpu first, and after it: from d2l import mxnet as d2l$'):
+                                             'ipython, import gluon_mgpu first, and after it: from d2l import mxnet'):
         _ = gluon_mgpu.train_ch6  # of the book's chapter 7
 
 

@@ -616,8 +616,6 @@ WRONG = {  # the chapter, its step with a mistake, most of them the book's, and 
         step_of_seq2seq, num_tokens=lambda shards: float(shards[0][1].sum()), limit=1e9),
         'divide the sum of the losses by the count of the whole batch'),
     'NeuMF: the mean over a shard': ('NeuMF', partial(step_of_ranking, over_rows=np.mean), NO_MEANS),
-    'train_ch13: the mean over a shard': ('image augmentation', partial(
-        step_ch13, loss=lambda y_hat, y: cross_entropy(y_hat, y).mean()), NO_MEANS),
     'GAN: gradients of the generator': ('GAN', without_zero_grad(step_of_gan),
                                         'set the gradients of devices without rows to zero before the sum'),
 }

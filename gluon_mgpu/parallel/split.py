@@ -12,7 +12,7 @@ from ..base.arguments import positive
 from ..base.nested import leaves, refill
 from ..base.text import counted
 from ..data.shards import shard_rows
-from ..devices.lists import check_devices, check_list, check_omp_threads, check_once
+from ..devices.lists import check_devices, check_list, check_omp_threads
 from ..mxnet_setup.compat import Context, empty_with_view, mx
 from ..mxnet_setup.runtime import omp_threads
 
@@ -26,7 +26,7 @@ def split_and_load(data: Any, devices: Sequence[Context], shares: Sequence[float
     not a multiple of the number of devices, or creates empty shards, on which layers fail. Here slices are views, not
     operations.
 
-    Raises ValueError for no, missing or repeated devices, CPU contexts that would hang, and invalid shares or `data`.
+    Raises ValueError for no or missing devices, CPU contexts that would hang, and invalid shares or `data`.
 
     Parameters
     ----------
@@ -46,8 +46,6 @@ def split_and_load(data: Any, devices: Sequence[Context], shares: Sequence[float
     if isinstance(devices, str) or not isinstance(devices, Sequence):
         devices = check_list(devices)
     k = min(n, len(devices))
-    if len({*devices}) < len(devices):
-        check_once(devices)
     if not devices:
         raise ValueError(f'cannot split {counted(n, "row")} over 0 devices: name at least one')
     if k > 1 and omp_threads() > 1:

@@ -305,11 +305,14 @@ def test_numpy_arrays_become_float32_with_mx_nd_as_in_gluon(dtype, devices):
     assert numpy.concatenate([shard.asnumpy() for shard in shards]).tolist() == [*range(7)]
 
 
-def test_a_device_that_is_repeated():
-    """As ``[try_gpu(0), try_gpu(1)]`` without GPUs: a network has one copy there, and half of the rows are lost."""
-    line = '[cpu(0), cpu(0)] lists cpu(0) twice: list each device once'
-    assert error_line(split_and_load, np.ones(4), [mx.cpu(0)] * 2) == line
-    assert error_line(split_batch, np.ones(4), np.ones(4), [mx.cpu(0)] * 2) == line
+def test_micro_batches_on_one_device(devices):
+    """A device may be listed several times, as in examples/network_partition.py."""
+    X_parts, y_parts = split_batch(np.ones((5, 2)), np.ones(5), devices[:1] * 2)
+    assert [len(part) for part in X_parts + y_parts] == [3, 2, 3, 2]
+
+
+def test_no_rows_are_no_shards(devices):
+    assert split_batch(np.zeros((0, 2)), np.zeros(0), devices) == ([], [])
 
 
 @pytest.mark.parametrize(('missing', 'message'), [

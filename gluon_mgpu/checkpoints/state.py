@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 
 from ..base.nested import leaves
-from ..mxnet_setup.compat import assign, gluon, mx, npx
+from ..mxnet_setup.compat import MXNET_MAJOR, assign, gluon, mx, npx
 from ..parallel.allreduce import dtype_and_shape
 from ..parallel.workers import Workers
 from ..training.parameters import by_name, copies, with_grad_req
@@ -92,10 +92,11 @@ def collect_optimizer(trainer: Any, net: Any) -> tuple[dict, dict[str, list]]:
         'numbers': {name: value if value is None else float(value) for name, value in numbers.items()}}
     states: dict[str, list] = {}
     for i, name in updated:
-        record['counts'][name] = max(on_device.get(i, 0) for on_device in counts)
+        key = _key(trainer, i)
+        record['counts'][name] = max(on_device.get(key, 0) for on_device in counts)
         if record['counts'][name]:
             # Parameter.set_data drops a state; then save the one that the next step would create
-            per_device = [leaves(updater.states[i] if i in updater.states else _new_state(trainer, i, k))
+            per_device = [leaves(updater.states[key] if key in updater.states else _new_state(trainer, i, k))
                           for k, updater in enumerate(updaters)]
             states |= {f'{name}/{j}': list(arrays) for j, arrays in enumerate(zip(*per_device))}
     return record, states
@@ -140,8 +141,9 @@ def restore_optimizer(trainer: Any, net: Any, record: dict, arrays: dict[str, li
             for j, leaf in enumerate(leaves(state)):
                 values = arrays[f'states/{name}/{j}']
                 leaf[()] = values[k if len(values) > k else 0]
-            updater.states[i], updater.states_synced[i] = state, False  # possibly on the wrong device
-    _set_update_counts(trainer, {i: record['counts'][name] for i, name in names.items()})
+            key = _key(trainer, i)
+            updater.states[key], updater.states_synced[key] = state, False  # possibly on the wrong device
+    _set_update_counts(trainer, {_key(trainer, i): record['counts'][name] for i, name in names.items()})
     optimizer.num_update, schedule = record['num_update'], optimizer.lr_scheduler
     if isinstance(schedule, mx.lr_scheduler.LRScheduler):
         restart(schedule, schedule.warmup_final_lr if optimizer.lr is None else optimizer.lr)
@@ -152,7 +154,7 @@ def restore_optimizer(trainer: Any, net: Any, record: dict, arrays: dict[str, li
 
 
 def _set_update_counts(trainer: gluon.Trainer, counts: dict[int, int]) -> None:
-    """Set how often each parameter was updated, by its index in the Trainer. The optimizer counts on each device."""
+    """Set how often each parameter was updated, by its number. The optimizer counts on each device."""
     optimizer = trainer.optimizer
     ids = {0, *(device.device_id for param in trainer._params for device in param.list_ctx())}
     optimizer._all_index_update_counts = {device_id: dict(counts) for device_id in ids}
@@ -187,6 +189,13 @@ def _updated(trainer, net) -> list[tuple[int, str]]:
             raise ValueError(f'the Trainer updates {param.name}, which is not in the network: pass the network '
                              'that the Trainer is for')
     return [(i, names[id(param)]) for i, param in enumerate(trainer._params)]
+
+
+def _key(trainer, i: int) -> int:
+    """Return the number under which parameter i of a Trainer is updated, on MXNet 2 possibly another in the store."""
+    if MXNET_MAJOR < 2 or not trainer._update_on_kvstore:
+        return i
+    return trainer._param2idx[trainer._params[i]._uuid]  # there, parameters that layers share leave gaps
 
 
 def _new_state(trainer, i: int, k: int):

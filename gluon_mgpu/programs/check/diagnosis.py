@@ -32,6 +32,9 @@ def diagnose(several: Training, batches: Sequence, devices: list[str]) -> list[s
     trainers = [trainer for _, trainer in find(several.state, gluon.Trainer)]
     if stale := next(filter(None, map(older, trainers)), None):
         return _lines(f'WRONG: {stale}', NEW_TRAINER)
+    if differing := _settings(several):
+        return _lines(f'WRONG: {differing}', 'give the optimizer the same settings on any number of devices, since the '
+                      'gradients are summed and divided by the rows')
     with_state, several = several, replace(several, plain_sgd=True)
     try:
         found = compare(several, batches, start)
@@ -54,6 +57,9 @@ def diagnose(several: Training, batches: Sequence, devices: list[str]) -> list[s
         on_one = numpy.isfinite(updates(several.on_one_device(), found, found.batches)).all()
         return _lines(f'{where}: parameters become NaN or infinite{"" if on_one else ", on one device as well"}',
                       'look for a division by 0, such as the mean of no rows')
+    if len(found.unchanged) == found.trained:
+        return _lines(f'{where}: {len(devices)} devices update their parameters after this batch, and one device does '
+                      'not', 'count the batches, not the shards')
     if not compare(replace(several, zero_gradients=True), batches, start).wrong:
         idle = f', from {", ".join(devices[n:])} without rows' if n < len(devices) else ''
         return _lines(f'{where}: the gradient of the batch before is added{idle}',
@@ -64,6 +70,18 @@ def diagnose(several: Training, batches: Sequence, devices: list[str]) -> list[s
         return _lines(f'{where}: {KEY_VALUE_STORE} updates its own copy of the parameters, and undoes what the step '
                       'writes into them', *LOCAL_UPDATES)
     return _batch(several, found, where, devices, copies)
+
+
+def _settings(several: Training) -> str:
+    """Return which setting of an optimizer depends on the number of devices, or ''."""
+    several, one = replace(several), replace(several.on_one_device())
+    for (_, trainer), (_, other) in zip(find(several.state, gluon.Trainer), find(one.state, gluon.Trainer)):
+        for name, value in vars(trainer.optimizer).items():
+            alone = getattr(other.optimizer, name, value)
+            if isinstance(value, (int, float)) and alone != value:
+                return (f'the setting {name} of {type(trainer.optimizer).__name__} is {value:g} on '
+                        f'{len(several.devices)} devices, and {alone:g} on one')
+    return ''
 
 
 def _optimizer(several: Training, found: Comparison, start: list) -> list[str]:
@@ -100,13 +118,14 @@ def _batch(several: Training, found: Comparison, where: str, devices: list[str],
                       'without rows', ALONE)
     if copies and weights is not None and same(weights, 1):
         return copies
-    if weights is not None:
+    random = _is_random(several, found) if weights is None or same(weights, 1) else False
+    if weights is not None and not random:
         clipped = not share_of_halves(several, found.batches[-1])
         fault, remedy = explain(weights, devices, shards, same, clipped)
         table = [f'{device}: {", ".join(map(number, row))}' for device, row in zip(devices, weights)]
         return _lines(f'{where}: {fault}', remedy, *([ALONE, ''] if alone else []),
                       'Weight of each row in the update of each device; 1 is right:', *table)
-    if _is_random(several, found):
+    if random:
         return _lines('NOT CHECKED: the step draws random numbers, such as npx.dropout, and k devices draw others than '
                       'one; or it keeps values that make does not return',
                       'for the check, leave random numbers out, or draw them for the whole batch before it is split',

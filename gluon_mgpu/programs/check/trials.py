@@ -60,10 +60,11 @@ def prepare(several: Training, batch: Sequence) -> tuple[Training, list[str]]:
     one = several.on_one_device()
     # Not in float64: a Trainer after a step in `make`; several recurrent layers, whose gradients MXNet 1.9 gets wrong
     used = any(trainer._kv_initialized for _, trainer in find(one.state, gluon.Trainer))
-    params = [param for _, param in find(one.state, gluon.Parameter)]
+    found = [*find(one.state, gluon.Parameter)]
+    params = [param for _, param in found]
     if any(param._deferred_init for param in params):
         one.step(batch)
-    several = replace(several, shapes=tuple(param.shape for param in params))
+    several = replace(several, shapes=tuple((name, param.shape) for name, param in found))
     layers = [', '.join(name or 'the network' for name, block in find(one.state, gluon.Block) if has_layer(block, kind))
               for kind in LAYERS]
     recurrent = any(layer._num_layers > 1 for _, layer in find(one.state, gluon.rnn.rnn_layer._RNNLayer))

@@ -30,7 +30,7 @@ class Training:
     devices: list
     workers: Workers
     dtype: str | None = None        # None: as `make` returns the parameters
-    shapes: tuple = ()              # of Gluon's parameters, which may wait for a first batch
+    shapes: tuple = ()              # (name, shape) of Gluon's parameters, which may wait for a first batch
     copies: dict = field(default_factory=dict)  # {(name, shape): number} of arrays without gradients to compare
     plain_sgd: bool = False         # instead of a Trainer's optimizer
     on_kvstore: bool | None = None  # where Trainers update, instead of as `make` says
@@ -52,8 +52,11 @@ class Training:
         self.workers.discard_errors()  # of earlier steps
         _seed(0)
         state = self.make(self.devices, self.workers)
-        for (_, param), shape in zip(find(state, gluon.Parameter), cycle(self.shapes)):
-            if param._deferred_init:
+        # By name, because `make` may return a list of networks, one for each device
+        shapes = {name: cycle([shape for other, shape in self.shapes if other == name]) for name, _ in self.shapes}
+        for name, param in find(state, gluon.Parameter):
+            shape = next(shapes[name]) if name in shapes else None
+            if param._deferred_init and shape:
                 param.shape = shape
                 param._finish_deferred_init()  # before the cast, because not all initializers can fill float64
         hybridized = [(name, block) for name, block in find(state, gluon.HybridBlock) if block._active]

@@ -328,3 +328,70 @@ def test_parameters_that_become_nan_on_one_device(batches):
             params[0][:] *= float('nan')
     report = check_two(make_arrays, train_batch, batches)
     assert 'batch 2, of 7 rows: parameters become NaN or infinite, on one device as well.' in report.diagnosis[0]
+
+
+def counting(state, X, y, devices, update):
+    """Add gradients up; `update` says whether to take a step, from the calls and shards so far."""
+    net, trainer = state['state']
+    X_shards, y_shards = split_batch(X, y, devices)
+    with autograd.record():
+        ls = [LOSS(net(X_shard), y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
+    autograd.backward(ls)
+    zero_grad(net, devices[len(X_shards):])
+    state['calls'] += 1
+    state['shards'] += len(ls)
+    update(state, net, trainer)
+
+
+def by_shards(state, net, trainer):
+    if state['shards'] >= 2:
+        trainer.step(24)
+        state['shards'] = 0
+
+
+def broken(state, net, trainer):
+    trainer.step(24)
+    if state['calls'] > 1:
+        trainer.no_such_method()
+
+
+def make_counting(devices, **options):
+    return {'state': make_network(devices, **options), 'calls': 0, 'shards': 0}
+
+
+def test_a_step_that_counts_shards_instead_of_batches(batches):
+    report = check_data_parallel(make_counting, partial(counting, update=by_shards), batches)
+    assert re.search('after batch 1, of 12 rows: 3 devices update their parameters after this batch, and one device '
+                     'does not.$', report.diagnosis[0]), report
+
+
+def test_an_error_in_a_later_batch(batches):
+    """It was taken for a batch that the step need not take."""
+    with pytest.raises(AttributeError, match='no_such_method'):
+        check_data_parallel(make_counting, partial(counting, update=broken), batches)
+
+
+@pytest.mark.parametrize('optimizer, name', [('sgd', 'lr of SGD'), ('adam', 'lr of Adam')])
+def test_a_learning_rate_for_the_number_of_devices(optimizer, name, batches):
+    report = check_data_parallel(lambda devices: make_network(devices, optimizer=optimizer, settings={
+        'learning_rate': 0.1 * len(devices)}), step_with_trainer, batches)
+    assert report.diagnosis[0] == f'WRONG: the setting {name} is 0.3 on 3 devices, and 0.1 on one.'
+
+
+def noisy(state, X, y, devices):
+    net, trainer = state
+    X_shards, y_shards = split_batch(X, y, devices)
+    with autograd.record():
+        ls = [LOSS(net(X_shard), y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
+    autograd.backward(ls)
+    zero_grad(net, devices[len(X_shards):])
+    trainer.allreduce_grads()
+    for param in params_with_gradients(net):
+        for gradient in param.list_grad():
+            gradient += 0.01 * np.random.normal(size=gradient.shape, ctx=gradient.ctx)
+    trainer.update(len(X))
+
+
+def test_noise_after_the_sum(batches):
+    report = check_data_parallel(partial(make_network, update_on_kvstore=False), noisy, batches)
+    assert report.diagnosis[0].startswith('NOT CHECKED: the step draws random numbers'), report

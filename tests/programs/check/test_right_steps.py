@@ -293,3 +293,45 @@ def test_the_books_concise_chapter(image_batches):
     *uneven, batch_norm = report.notes
     assert batch_norm.startswith('batch norm (0.bn1, 0.bn2): each device normalizes by its own rows')
     assert len(uneven) == 3
+
+
+@pytest.mark.parametrize('dtype', ['float16', 'float32'])
+def test_gradients_that_are_rounded_after_the_sum_over_rows(dtype, batches):
+    """As if they were compressed before they are sent."""
+    def step(state, X, y, devices):
+        net, trainer = state
+        X_shards, y_shards = split_batch(X, y, devices)
+        with autograd.record():
+            ls = [LOSS(net(X_shard), y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
+        autograd.backward(ls)
+        zero_grad(net, devices[len(X_shards):])
+        for gradient in d2l.gradients(net, devices):
+            gradient[:] = gradient.astype(dtype).astype(gradient.dtype)
+        trainer.step(len(X))
+
+    report = check_data_parallel(make_network, step, batches)
+    assert report.ok and ('in its own dtype' in report.title) is (dtype == 'float16'), report
+
+
+def test_a_teacher_for_each_device(batches):
+    """Its networks have the same names, and shapes that wait for a first batch."""
+    def make(devices):
+        net, teachers = gluon.nn.Dense(4), [gluon.nn.HybridSequential() for _ in devices]
+        net.initialize(init.Constant(0.1), ctx=devices)
+        for teacher, device in zip(teachers, devices):
+            teacher.add(gluon.nn.Dense(8), gluon.nn.Dense(4))
+            teacher.initialize(init.Constant(0.1), ctx=device)
+        return net, teachers, gluon.Trainer(net.collect_params(), 'sgd')
+
+    def step(state, X, y, devices):
+        net, teachers, trainer = state
+        X_shards, _ = split_batch(X, y, devices)
+        with autograd.record():
+            ls = [((net(X_shard) - teacher(X_shard).detach()) ** 2).sum(axis=1)
+                  for X_shard, teacher in zip(X_shards, teachers)]
+        autograd.backward(ls)
+        zero_grad(net, devices[len(X_shards):])
+        trainer.step(len(X))
+
+    report = check_data_parallel(make, step, batches)
+    assert report.ok, report

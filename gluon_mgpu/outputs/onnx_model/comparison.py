@@ -70,6 +70,10 @@ def special_examples(compute: Callable[[list], list | None], inputs: Sequence, o
 
 def _random(values: numpy.ndarray, shape: Sequence[int], rng: numpy.random.Generator) -> numpy.ndarray:
     finite = values[numpy.isfinite(values)]
+    if values.ndim == 2 and values.shape[1] == 5 and len(values) and _are_indices(values[:, 0]):
+        # Possibly regions of interest: the number of an image, beyond which MXNet would read, and two corners
+        numbers = rng.integers(0, int(values[:, 0].max()) + 1, (shape[0], 1))
+        return numpy.concatenate([numbers, _random(values[:, 1:], (shape[0], 4), rng)], axis=1)
     if not finite.size:
         raise ValueError(f'an example of shape {values.shape} has no finite number: pass realistic values')
     low, high = float(finite.min()), float(finite.max())
@@ -78,6 +82,10 @@ def _random(values: numpy.ndarray, shape: Sequence[int], rng: numpy.random.Gener
     if (finite == finite.round()).all() and max(-low, high) < 2**53:  # not the lowest float in a mask
         return rng.integers(int(low), int(high) + 1, shape)
     return rng.uniform(low, high, shape)
+
+
+def _are_indices(values: numpy.ndarray) -> bool:
+    return bool(((values >= 0) & (values < 2**31) & (values == values.round())).all())
 
 
 def _special(values: numpy.ndarray, name: str, rng: numpy.random.Generator) -> numpy.ndarray:

@@ -102,6 +102,8 @@ class Piece:
         # By default, MXNet runs graphs of at most two operators one by one, and does not record all their outputs
         self._operator = cached_op(graph, [('inline_limit', 0)])
         self._allocate = any(operator.kind == 'deconvolution' for operator in operators)
+        # MXNet's elemwise_add, of mx.nd, fails in the backward pass if one operand needs no gradient
+        self._added = {name for operator in operators if operator.kind == 'elemwiseadd' for name in operator.inputs}
         sources: dict[str, set[str]] = {}  # the inputs from which each array is computed
         for _, inputs, results in operators:
             of_operator = set().union(*(sources.get(name, {name}) for name in inputs))
@@ -116,7 +118,8 @@ class Piece:
         """
         # The graph that autograd records begins anew at the inputs, so that `backward` ends there
         needed = trained.intersection(self._inputs)
-        inputs_on = [{name: as_input(arrays[name], self._allocate) if name in needed else arrays[name].detach()
+        attached = needed | self._added if needed else needed
+        inputs_on = [{name: as_input(arrays[name], self._allocate) if name in attached else arrays[name].detach()
                       for name in self._inputs} for arrays in arrays_on]
         outputs_on = [leaves(self._operator(*inputs.values())) for inputs in inputs_on]
         for arrays, outputs in zip(arrays_on, outputs_on):
@@ -131,7 +134,7 @@ class Piece:
             for inputs, outputs, gradients in zip(inputs_on, outputs_on, gradients_on):
                 autograd.backward(list(compress(outputs, is_trained)), [gradients.pop(name) for name in names])
                 for name, array in inputs.items():
-                    add_gradient(gradients, name, array.grad)
+                    add_gradient(gradients, name, array.grad if name in needed else None)
 
         return backward
 

@@ -180,11 +180,12 @@ class SyncBatchNorm:
         _check_not_reached(self._outdated, 'the losses depend on two forward passes of SyncBatchNorm, but '
                                            'net.backward(ls) only works for the last one: call it after each forward')
         with _lock:
-            others = [net._pending for net in _networks if net is not self]
-        for pending in others:
-            if pending:
-                _check_not_reached(pending.y_hats(), 'the losses also depend on another SyncBatchNorm, which gets no '
-                                                     'gradients: see help(SyncBatchNorm.backward)')
+            others = [net for net in _networks if net is not self]
+        for other in others:
+            if (pending := other._pending) and any(y_hat._fresh_grad for y_hat in pending.y_hats()):
+                other._pending = None
+                raise ValueError('the losses also depend on another SyncBatchNorm, which gets no gradients: see '
+                                 'help(SyncBatchNorm.backward)')
 
     def _check_all_exchange(self, trained: set[str]) -> None:
         """Raise ValueError if X is recorded and a worker without rows would not know which norms need gradients."""

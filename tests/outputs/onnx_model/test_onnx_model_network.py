@@ -1,4 +1,7 @@
 """Tests of the networks that can be exported, and of their inputs and outputs."""
+import subprocess
+import sys
+
 import numpy
 import onnx
 import pytest
@@ -164,3 +167,18 @@ def test_arrays_of_the_other_kind():
 def test_names_that_are_one_string(name):
     with pytest.raises(ValueError, match=f"^{name} 'scores': must be a list of names, such as .'scores'.$"):
         to_onnx(nn.Dense(3), 'a.onnx', np.ones((2, 4)), **{name: 'scores'})
+
+
+@mxnet_1
+def test_regions_of_interest_that_are_an_input():
+    """Their first column is the number of an image, beyond which MXNet would read, and end."""
+    code = ('from gluon_mgpu.mxnet_setup.compat import gluon, mx\n'
+            'from gluon_mgpu.programs.export import to_onnx\n'
+            'mx.npx.reset_np()\n'
+            'class Head(gluon.HybridBlock):\n'
+            '    def hybrid_forward(self, F, X, rois):\n'
+            '        return F.contrib.ROIAlign(X, rois, pooled_size=(2, 2), spatial_scale=1/16, sample_ratio=2)\n'
+            'rois = mx.nd.array([[0, 0, 0, 400, 400], [1, 100, 100, 799, 799]])\n'
+            'to_onnx(Head(), "a.onnx", mx.nd.random.normal(shape=(2, 3, 50, 50)), rois, batch_axis=[None, 0])')
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and 'checked in onnxruntime' in done.stdout, done.stderr

@@ -13,8 +13,9 @@ from trainers import on_each_device, trainable
 
 from gluon_mgpu import concise
 from gluon_mgpu.checkpoints import checkpoint
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, np, npx
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np, npx
 from gluon_mgpu.networks.resnet import resnet18
+from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 from gluon_mgpu.parallel.workers import ThisProcess
@@ -296,6 +297,38 @@ def test_losses_that_depend_on_two_networks(last, devices):
         ls = [y_hat.sum() for y_hat in D.forward(G.forward(Z))]
     with pytest.raises(ValueError, match='^the losses also depend on another SyncBatchNorm, which gets no gradients'):
         nets[last].backward(ls)
+    for net in nets:  # the next step begins anew
+        with autograd.record():
+            ls = [y_hat.sum() for y_hat in net.forward(Z)]
+        net.backward(ls)
+
+
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no networks of mx.nd')
+def test_a_residual_of_mx_nd(device_list):
+    """The sum of what the layers return and their input, which needs no gradient; equal to Gluon on one device."""
+    class Residual(gluon.HybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.layers = sequential(nn.Dense(4, in_units=3), nn.BatchNorm(in_channels=4), nn.Dense(3, in_units=4))
+
+        def hybrid_forward(self, F, X):
+            return 0.1 * self.layers(X) + X
+
+    gradients, X = [], numpy.random.default_rng(0).normal(size=(7, 3))
+    with semantics_of(mx.nd.ones(1)):
+        for k, wrap in ((1, None), (3, SyncBatchNorm)):
+            devices, net = device_list(k), Residual()
+            net.initialize(init.One(), ctx=devices)
+            net.cast('float64')
+            X_shards = split_and_load(mx.nd.array(X, dtype='float64'), devices)
+            fast = wrap(net) if wrap else net
+            with autograd.record():
+                ls = [(Y ** 3).sum() for Y in (fast.forward(X_shards) if wrap else map(net, X_shards))]
+            (fast.backward if wrap else autograd.backward)(ls)
+            gradients.append([sum(g.asnumpy() for g in param.list_grad()) for param in net.collect_params().values()
+                              if param.grad_req != 'null'])
+    for found, expected in zip(*gradients):
+        numpy.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
 
 
 def test_a_shard_without_rows(devices):

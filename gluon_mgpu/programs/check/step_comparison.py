@@ -19,7 +19,7 @@ from .user_step import Training
 LIMIT, LIMIT_WITH_TRAINER = {'float64': 1e-9, None: 0.02}, 1e-6
 STALE = ('the devices without rows have the gradients of the batch before: call zero_grad(net, devices[len(y):]) '
          'before trainer.step()')
-TINY = 1e-9    # relative change of a batch, below rounding in float32
+TINY = 1e-9    # change of a batch, below rounding in float32
 LINEAR = 1e-3  # relative to an update, above rounding in float32
 
 
@@ -101,17 +101,18 @@ def rounds(several: Training, batch: Sequence) -> bool:
     """Return whether the step casts to another dtype.
 
     Then, on one device, the order of the rows changes the update a bit. If it casts after the sum over the rows, a tiny
-    change of the batch leaves most of the update exactly as it was, and changes the rest by more.
+    change of the batch, unlike a larger one, leaves most of the update exactly as it was, and changes the rest by more.
     """
     update, reordered = first_update(several, batch), first_update(several, [a[::-1] for a in batch])
     change, difference = abs(update).max(), abs(update - reordered).max()
     if LIMIT['float64'] * change < difference < LIMIT[None] * change:
         return True
-    if not any(a.dtype.kind == 'f' for a in batch):
+    near, far = (first_update(several, [a + size * a.clip(-1, 1, dtype='float64') if a.dtype.kind == 'f' else a
+                                        for a in batch]) for size in (TINY, 1e-3))  # indices stay the same
+    tiny, large = (abs(new - update)[update != 0] / abs(update[update != 0]) for new in (near, far))
+    if not tiny.size or numpy.median(large) == 0:
         return False
-    near = first_update(several, [a * numpy.float64(1 + TINY) if a.dtype.kind == 'f' else a for a in batch])
-    changes = (abs(near - update) / abs(update).clip(1e-300))[update != 0]
-    return bool(changes.size and numpy.median(changes) == 0 and changes[changes > 0].min(initial=1) > 10 * TINY)
+    return bool(numpy.median(tiny) == 0 and tiny[tiny > 0].min(initial=1) > 10 * TINY)
 
 
 def share_of_halves(several: Training, batch: Sequence) -> float:

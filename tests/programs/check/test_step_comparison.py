@@ -2,6 +2,7 @@
 import re
 from functools import partial
 
+import numpy
 import pytest
 from slow import slow
 from steps_to_check import (
@@ -24,7 +25,7 @@ from steps_to_check import (
 from gluon_mgpu import check_data_parallel
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, npx
 from gluon_mgpu.parallel.split import split_batch
-from gluon_mgpu.parallel.step import params_with_gradients
+from gluon_mgpu.parallel.step import params_with_gradients, zero_grad
 
 
 def test_a_difference_above_rounding(batches):
@@ -32,6 +33,29 @@ def test_a_difference_above_rounding(batches):
     def step(device_params, X, y, devices):
         step_from_scratch(device_params, X, y, devices, batch_size=len(X) * (1 + 1e-8 * len(devices)))
     assert not check_two(make_arrays, step, batches).ok
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'int32'])
+def test_numbers_of_words_are_not_taken_for_rounding(dtype):
+    """A tiny change of them does not change the update at all, and yet the step does not round."""
+    def make(devices):
+        net = gluon.nn.HybridSequential()
+        net.add(gluon.nn.Embedding(9, 3), gluon.nn.Dense(4))
+        net.initialize(ctx=devices)
+        return net, gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 1.0})
+
+    def step(state, X, y, devices):
+        net, trainer = state
+        X_shards, y_shards = split_batch(X, y, devices)
+        with autograd.record():
+            ls = [LOSS(net(X_shard), y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
+        autograd.backward(ls)
+        zero_grad(net, devices[len(X_shards):])
+        trainer.step(len(X) * (1 + 1e-4 * len(devices)))
+
+    rng = numpy.random.default_rng(0)
+    report = check_two(make, step, [(rng.integers(0, 9, (16, 5)).astype(dtype), rng.integers(0, 4, 16).astype(dtype))])
+    assert not report.ok and 'in float64' in report.title, report
 
 
 def test_few_rows_are_read_and_few_states_made(batches):

@@ -152,12 +152,12 @@ def _read_run(folder: Path) -> tuple:
     """Return the dataset, name and evaluated rows of a run, and the seconds, number and accuracy of each epoch."""
     try:
         config, history = json.loads(read_file(folder / 'config.json')), read_history(folder / 'history.csv')
-        if not history:
-            raise ValueError('history.csv has no epochs')
         check_metadata({'config': config, 'run': {**NOT_BEGUN, 'num_steps': 0, 'history': history}})
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f'{folder} is not the folder of a run (config.json or history.csv cannot be read: '
                          f'{reason(error)}); name the --out-dir of a training') from None
+    if not history:
+        raise ValueError(f'{folder}: no epoch of this run has ended: resume it, or leave it out')
     name = f'{config["chapter"]}, {", ".join(config["devices"])}'
     evaluated = 'validation' if config.get('validation_size') else 'test'
     return config['dataset'], name, evaluated, *zip(*((e.seconds, e.epoch, e.test_acc) for e in history))

@@ -223,6 +223,9 @@ class Job:
                                          self.log)
         except OSError as error:
             problem, saved = f'cannot write {path} ({error.strerror or error})', self.checkpoints
+            if saved.problem and not (self.folder / 'config.json').exists():
+                raise ValueError(f'{problem} or the final checkpoint, because {self.folder} has gone: put it back, and '
+                                 f'train the rest again with: {self._resume_command()}') from None
             if saved.problem:  # the newest checkpoint is an earlier state
                 raise ValueError(f'{problem} or the final checkpoint: free some space, and train the rest again with: '
                                  f'{self._resume_command()}') from None

@@ -219,6 +219,25 @@ def test_a_full_disk_before_the_end(chapter, full_disk, tmp_path):
     assert chapter(scratch, *train, '--out-dir', 'b')[0] == 0 and Path('a.onnx').read_bytes() == resumed
 
 
+def test_a_folder_that_has_gone_before_the_end(chapter):
+    """No space is lacking; put back, it can be resumed."""
+    class GoneInEpoch2(Callback):
+        def epoch_trained(self, run):
+            if len(run.history) == 1:
+                os.rename('my run', 'elsewhere')
+
+    train = ['--num-epochs', '2', '--out-dir', 'my run', '--export', 'my run/a.onnx']
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr('gluon_mgpu.settings.cli.Job._callbacks', lambda job: [GoneInEpoch2()])
+        status, _, err = chapter(scratch, *train)
+    problem, _, command = err[-1].rpartition(': python -m gluon_mgpu.scratch ')
+    assert status == 2 and problem == (
+        'scratch: cannot write my run/a.onnx (No such file or directory) or the final checkpoint, because my run has '
+        'gone: put it back, and train the rest again with')
+    os.rename('elsewhere', 'my run')
+    assert chapter(scratch, *shlex.split(command), first=False)[0] == 0 and Path('my run/a.onnx').exists()
+
+
 def test_a_run_without_its_final_checkpoint(chapter, capsys):
     """An earlier epoch is exported only if its checkpoint is named, or if the run was stopped there."""
     assert chapter(scratch, '--num-epochs', '2', '--out-dir', 'run')[0] == 0

@@ -71,6 +71,7 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
     step.prepare_trainer(trainer, devices)  # checks it: otherwise the devices could drift apart
     batch_size = devices.divisor(X)  # the batch_size of `train`, as in the book; for a plain list, the rows of X
     ls = step.in_parts(forward_backward, X, y, net, devices, loss)  # once; with --accumulate, for each part
+    step.check_losses(ls, X)
     trainer.step(batch_size)
     return ls
 

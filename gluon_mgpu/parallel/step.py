@@ -29,7 +29,7 @@ def in_parts(forward_backward: Callable, X: Any, y: Any, net: Any, devices: Sequ
     if devices.workers.size == 1:
         num_parts = min(num_parts, num_rows // len(devices))
     if num_parts <= 1:
-        return _check_losses(forward_backward(X, y, net, devices, *args), num_rows)
+        return forward_backward(X, y, net, devices, *args)
     ls: list = []
     for rows in [shard_rows(num_rows, part, num_parts) for part in range(num_parts)]:
         # g <- (gradient of this part) + (sum over the parts before)
@@ -40,14 +40,14 @@ def in_parts(forward_backward: Callable, X: Any, y: Any, net: Any, devices: Sequ
         if sums:
             for g, so_far in zip(gradients(net, devices, ['write']), sums):
                 g += so_far
-    return _check_losses(ls, num_rows)
+    return ls
 
 
-def _check_losses(ls: list, num_rows: int) -> list:
-    if ls and (size := sum(l.size for l in ls)) < num_rows:
+def check_losses(ls: list, X: Any) -> None:
+    """Raise ValueError if there are fewer losses than rows in the batch `X`."""
+    if (size := sum(l.size for l in ls)) < (num_rows := check_rows(X)):
         raise ValueError(f'the loss has {counted(size, "value")} for {counted(num_rows, "row")}: return one for each '
                          'row, because the mean of a shard would depend on the number of devices')
-    return ls
 
 
 def forward(net: Callable, X_shards: list) -> list:

@@ -223,11 +223,10 @@ class Job:
                                          self.log)
         except OSError as error:
             problem, saved = f'cannot write {path} ({error.strerror or error})', self.checkpoints
-            if saved.problem and not (self.folder / 'config.json').exists():
-                raise ValueError(f'{problem} or the final checkpoint, because {self.folder} has gone: put it back, and '
-                                 f'train the rest again with: {self._resume_command()}') from None
             if saved.problem:  # the newest checkpoint is an earlier state
-                raise ValueError(f'{problem} or the final checkpoint: free some space, and train the rest again with: '
+                is_there = (self.folder / 'config.json').exists()
+                remedy = 'free some space' if is_there else f'put the folder {self.folder} back'
+                raise ValueError(f'{problem} or the final checkpoint: {remedy}, and train the rest again with: '
                                  f'{self._resume_command()}') from None
             raise ValueError(f'{problem}; the run is complete; export it with: python -m gluon_mgpu export '
                              f'{quoted(str(saved.last))} --out {quoted(path)}') from None

@@ -69,6 +69,7 @@ def _train_batch(net, features, labels, loss, trainer, devices: Devices, split_f
         return ls
 
     ls = step.in_parts(backward, features, labels, net, devices)
+    step.check_losses(ls, features)
     for param in trainer._params:  # the devices stay equal if only some of them have used a parameter
         if trainer._update_on_kvstore or any(weight._fresh_grad for weight in param._data or ()):
             step.zero_unused_gradient(param)

@@ -76,7 +76,7 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
         By default those of the network. Counts are summed over all workers of `Devices`; each passes its own shard.
     """
     if not callable(split_f):
-        raise ValueError(f'split_f {split_f}: must be a function; pass the devices as devices={split_f}')
+        raise ValueError(f'split_f {split_f}: must be a function; pass the devices as devices=[...]')
     devices = as_devices(_devices_of(net) if devices is None else devices)
     check_omp_threads(devices)
     check_batches(data_iter, as_pairs=True)

@@ -418,6 +418,16 @@ def test_parts_need_no_special_list(device_list):
     assert len(step.in_parts(backward, np.ones((4, 2)), np.zeros(4), params, device_list(2))) == 2
 
 
+def test_a_sum_for_each_shard_is_right_in_a_step_of_your_own(device_list):
+    """Unlike a mean, its gradient does not depend on the number of devices."""
+    params = weights_on(device_list(2))
+
+    def sums(*args):
+        return [l.sum() for l in backward(*args)]
+
+    assert [l.item() for l in step.in_parts(sums, np.ones((4, 2)), np.zeros(4), params, device_list(2))] == [4, 4]
+
+
 def test_what_is_no_trainer(devices):
     with pytest.raises(ValueError, match='^trainer is a NoneType: pass a gluon.Trainer, made after net.initialize$'):
         step.prepare_trainer(None, devices)

@@ -232,8 +232,8 @@ def test_a_folder_that_has_gone_before_the_end(chapter):
         status, _, err = chapter(scratch, *train)
     problem, _, command = err[-1].rpartition(': python -m gluon_mgpu.scratch ')
     assert status == 2 and problem == (
-        'scratch: cannot write my run/a.onnx (No such file or directory) or the final checkpoint, because my run has '
-        'gone: put it back, and train the rest again with')
+        'scratch: cannot write my run/a.onnx (No such file or directory) or the final checkpoint: put the folder my '
+        'run back, and train the rest again with')
     os.rename('elsewhere', 'my run')
     assert chapter(scratch, *shlex.split(command), first=False)[0] == 0 and Path('my run/a.onnx').exists()
 

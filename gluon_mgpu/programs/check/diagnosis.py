@@ -32,9 +32,6 @@ def diagnose(several: Training, batches: Sequence, devices: list[str]) -> list[s
     trainers = [trainer for _, trainer in find(several.state, gluon.Trainer)]
     if stale := next(filter(None, map(older, trainers)), None):
         return _lines(f'WRONG: {stale}', NEW_TRAINER)
-    if differing := _settings(several):
-        return _lines(f'WRONG: {differing}', 'give the optimizer the same settings on any number of devices, since the '
-                      'gradients are summed and divided by the rows')
     with_state, several = several, replace(several, plain_sgd=True)
     try:
         found = compare(several, batches, start)
@@ -59,7 +56,7 @@ def diagnose(several: Training, batches: Sequence, devices: list[str]) -> list[s
                       'look for a division by 0, such as the mean of no rows')
     if len(found.unchanged) == found.trained:
         return _lines(f'{where}: {len(devices)} devices update their parameters after this batch, and one device does '
-                      'not', 'count the batches, not the shards')
+                      'not', 'update after the same batches on any number of devices: count batches, not shards')
     if not compare(replace(several, zero_gradients=True), batches, start).wrong:
         idle = f', from {", ".join(devices[n:])} without rows' if n < len(devices) else ''
         return _lines(f'{where}: the gradient of the batch before is added{idle}',
@@ -80,11 +77,14 @@ def _settings(several: Training) -> str:
             alone = getattr(other.optimizer, name, value)
             if isinstance(value, (int, float)) and alone != value:
                 return (f'the setting {name} of {type(trainer.optimizer).__name__} is {value:g} on '
-                        f'{len(several.devices)} devices, and {alone:g} on one')
+                        f'{len(several.devices) * several.workers.size} devices, and {alone:g} on one')
     return ''
 
 
 def _optimizer(several: Training, found: Comparison, start: list) -> list[str]:
+    if differing := _settings(several):
+        return _lines(f'WRONG: {differing}', 'give the optimizer the same settings on any number of devices, since the '
+                      'gradients are summed and divided by the rows')
     if drift := _drift(several, found, start):
         return drift
     if _is_right(replace(several, on_kvstore=False), found, start):

@@ -126,6 +126,16 @@ def make_network(devices, layers=lambda: [gluon.nn.Dense(4)], optimizer='sgd', s
     return net, kind(params_with_gradients(net), optimizer, {'learning_rate': LR, **dict(settings)}, **options)
 
 
+def take_gradients(net, X, y, devices):
+    """Compute the gradients of a network on all devices; return the losses of the shards."""
+    X_shards, y_shards = split_batch(X, y, devices)
+    with autograd.record():
+        ls = [LOSS(net(X_shard), y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
+    autograd.backward(ls)
+    zero_grad(net, devices[len(X_shards):])
+    return ls
+
+
 def step_with_trainer(state, X, y, devices, mistake=''):
     """Take the step of D2L 13.6.3, possibly with a mistake."""
     net, trainer = state

@@ -20,6 +20,7 @@ from steps_to_check import (
     network,
     step_from_scratch,
     step_with_trainer,
+    take_gradients,
     update,
     with_dropout_and_batch_norm,
 )
@@ -333,11 +334,7 @@ def test_parameters_that_become_nan_on_one_device(batches):
 def counting(state, X, y, devices, update):
     """Add gradients up; `update` says whether to take a step, from the calls and shards so far."""
     net, trainer = state['state']
-    X_shards, y_shards = split_batch(X, y, devices)
-    with autograd.record():
-        ls = [LOSS(net(X_shard), y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
-    autograd.backward(ls)
-    zero_grad(net, devices[len(X_shards):])
+    ls = take_gradients(net, X, y, devices)
     state['calls'] += 1
     state['shards'] += len(ls)
     update(state, net, trainer)
@@ -380,11 +377,7 @@ def test_a_learning_rate_for_the_number_of_devices(optimizer, name, batches):
 
 def noisy(state, X, y, devices):
     net, trainer = state
-    X_shards, y_shards = split_batch(X, y, devices)
-    with autograd.record():
-        ls = [LOSS(net(X_shard), y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
-    autograd.backward(ls)
-    zero_grad(net, devices[len(X_shards):])
+    take_gradients(net, X, y, devices)
     trainer.allreduce_grads()
     for param in params_with_gradients(net):
         for gradient in param.list_grad():

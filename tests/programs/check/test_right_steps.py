@@ -20,6 +20,7 @@ from steps_to_check import (
     step_from_scratch,
     step_of_lenet,
     step_with_trainer,
+    take_gradients,
     with_dropout_and_batch_norm,
 )
 
@@ -300,11 +301,7 @@ def test_gradients_that_are_rounded_after_the_sum_over_rows(dtype, batches):
     """As if they were compressed before they are sent."""
     def step(state, X, y, devices):
         net, trainer = state
-        X_shards, y_shards = split_batch(X, y, devices)
-        with autograd.record():
-            ls = [LOSS(net(X_shard), y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
-        autograd.backward(ls)
-        zero_grad(net, devices[len(X_shards):])
+        take_gradients(net, X, y, devices)
         for gradient in d2l.gradients(net, devices):
             gradient[:] = gradient.astype(dtype).astype(gradient.dtype)
         trainer.step(len(X))

@@ -19,13 +19,14 @@ from steps_to_check import (
     momentum_from_scratch,
     step_from_scratch,
     step_with_trainer,
+    take_gradients,
     update,
 )
 
 from gluon_mgpu import check_data_parallel
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, npx
 from gluon_mgpu.parallel.split import split_batch
-from gluon_mgpu.parallel.step import params_with_gradients, zero_grad
+from gluon_mgpu.parallel.step import params_with_gradients
 
 
 def test_a_difference_above_rounding(batches):
@@ -46,11 +47,7 @@ def test_numbers_of_words_are_not_taken_for_rounding(dtype):
 
     def step(state, X, y, devices):
         net, trainer = state
-        X_shards, y_shards = split_batch(X, y, devices)
-        with autograd.record():
-            ls = [LOSS(net(X_shard), y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
-        autograd.backward(ls)
-        zero_grad(net, devices[len(X_shards):])
+        take_gradients(net, X, y, devices)
         trainer.step(len(X) * (1 + 1e-4 * len(devices)))
 
     rng = numpy.random.default_rng(0)

@@ -8,8 +8,8 @@ Each device holds a copy of the parameters and gets its shard of every batch. It
 The gradients are summed over the devices, and every device takes the same step.
 
 `@hybridized`, `cross_entropy`, and in `lenet` the crop and ``npx.activation`` are for speed. They change finite
-results by rounding only. `cross_entropy` also takes probabilities, for --label-smoothing. A function that "does not
-block" queues operations in MXNet's engine and returns before they are computed.
+results by rounding only. A function that "does not block" queues operations in MXNet's engine and returns before they
+are computed.
 """
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ from .mxnet_setup.compat import Context, autograd, np, npx  # MXNet's own, after
 from .networks.hybridized import hybridized
 from .networks.loss import cross_entropy
 from .outputs.plot import Animator
-from .parallel import step
-from .parallel.sharing import as_devices
 from .parallel.split import split_batch
+from .parallel.step import zero_grad
 from .settings.setup import TrainingSetup, with_settings
 from .training.evaluate import evaluate_accuracy_gpus
 from .training.run import Run
@@ -117,10 +116,14 @@ def sgd(params: list, lr: float, batch_size: int) -> None:
         param -= lr / batch_size * param.grad
 
 
-def forward_backward(X: np.ndarray, y: np.ndarray, device_params: list, devices: list) -> list:
-    """On each device, compute the gradient of its shard of a batch; return the losses; does not block.
+def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list, lr: float,
+                batch_size: int | None = None, allreduce: Callable = allreduce) -> list:
+    """Train on one batch, split over the devices; does not block.
 
-    Source: D2L 13.5.6, the first half of ``train_batch``.
+    Returns the losses, one array for each device that got rows. The update is divided by `batch_size`, by default the
+    rows of `X`, which may be any number.
+
+    Source: D2L 13.5.6, ``train_batch``.
     """
     X_shards, y_shards = split_batch(X, y, devices)
     with autograd.record():  # The loss is calculated separately on each device
@@ -128,37 +131,13 @@ def forward_backward(X: np.ndarray, y: np.ndarray, device_params: list, devices:
               for X_shard, y_shard, device_W in zip(X_shards, y_shards, device_params)]
     for l in ls:  # Backpropagation is performed separately on each device
         l.backward()
-    step.prepare_idle_devices(device_params, X, devices)  # without rows: gradients 0, not those of the batch before
-    return ls
-
-
-def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list, lr: float) -> list:
-    """Train on one batch, split over the devices; does not block.
-
-    Returns one array of losses for each device that got rows (with parts: for each part and device). Raises
-    ValueError if `X` and `y` have different numbers of rows, if the parameters are on other devices, and if the batch
-    is empty and `devices` have no batch size.
-
-    Source: D2L 13.5.6, ``train_batch``. Here the batch may have any number of rows, and be trained in parts.
-
-    Parameters
-    ----------
-    X, y : np.ndarray, (n, 1, 28, 28) and (n,)
-    device_params : list of lists of np.ndarray
-        The parameters on each device, from `get_params`. They are updated in place and stay equal on all devices.
-    devices : list of mx.Context
-        Possibly `parallel.sharing.Devices`, with shares, parts, another allreduce, or another divisor than the rows.
-    """
-    devices = as_devices(devices, allreduce)  # a plain list: equal shards. Devices may have another allreduce
-    step.check_params(device_params, devices)  # otherwise zip would silently drop the shards of missing parameters
-    batch_size = devices.divisor(X)  # the batch_size of `train`; for a plain list, the rows of X, as in the book
-    ls = step.in_parts(forward_backward, X, y, device_params, devices)  # once; with --accumulate, for each part
+    zero_grad(device_params, devices[len(ls):])  # devices without rows: not the gradients of the batch before
     # Sum the gradients of all devices and give every device the sum
     for i in range(len(device_params[0])):
-        devices.allreduce([device_params[c][i].grad for c in range(len(devices))])
+        allreduce([device_params[c][i].grad for c in range(len(devices))])
     # The parameters are updated separately on each device
     for param in device_params:
-        sgd(param, lr, batch_size)
+        sgd(param, lr, batch_size or X.shape[0])
     return ls
 
 
@@ -184,13 +163,16 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **setting
         What the book fixes or leaves out, such as ``num_epochs=10``, ``devices`` or ``data``; see `settings.py`.
     """
     # Check the settings and find the data. `run` counts the epochs, measures the time and prints
-    setup = TrainingSetup('scratch', num_gpus, batch_size, lr, settings, allreduce)
+    setup = TrainingSetup('scratch', num_gpus, batch_size, lr, settings)
     devices, (train_iter, test_iter), run = setup.devices, setup.data, setup.run
     npx.random.seed(setup.seed)  # for the initial parameters
     params = init_params()
     # Copy the model parameters to every device
     device_params = [get_params(params, d) for d in devices]
     params_on = dict(zip(devices, device_params))
+    # With --allreduce or --horovod, another function sums; with --accumulate, `step` calls train_batch for each part
+    sum_all = setup.allreduce_or(allreduce)
+    step = setup.in_parts(train_batch, lr=0, allreduce=lambda data: None)
     num_epochs = run.num_epochs
     animator = Animator('epoch', f'{run.evaluated} acc', xlim=[1, num_epochs])
     # `run` counts from 1, seeds each epoch, and checks that parameters stay finite. run.lr is lr, or what lr returns
@@ -198,9 +180,11 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **setting
         # After the last batch, this waits for the devices, as npx.waitall() in 13.6, and stops the clock
         for X, y in run.batches(train_iter):
             # Perform multi-device training for a single minibatch
-            run.record_losses(train_batch(X, y, device_params, devices, run.lr))
+            run.record_losses(step(X, y, device_params, devices=devices, lr=run.lr, batch_size=batch_size,
+                                   allreduce=sum_all))
         # Evaluate the model on all devices; the book does so on the first, and asks for this in an exercise
-        test_acc = evaluate_accuracy_gpus(lambda X: lenet(X, params_on[X.ctx]), test_iter, devices=devices)
+        test_acc = evaluate_accuracy_gpus(lambda X: lenet(X, params_on[X.ctx]), test_iter, devices=devices,
+                                          workers=run.workers)
         animator.add(epoch, (test_acc,))
         run.end_epoch(test_acc)
     run.print_summary(devices)

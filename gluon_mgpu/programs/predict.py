@@ -36,13 +36,12 @@ NAMES = {  # of the classes; the first line is D2L 4.2's ``FashionMNIST.text_lab
 }
 
 
-def probabilities(net: Callable, images: numpy.ndarray, devices: list, batch_size: int = 256,
-                  shares: Any = None) -> numpy.ndarray:
+def probabilities(net: Callable, images: numpy.ndarray, devices: list, batch_size: int = 256) -> numpy.ndarray:
     """Return the probabilities (n, 10) for float32 images (n, 28, 28) in [0, 1], computed on all devices; blocks."""
     shards = []
     for start in range(0, len(images), batch_size):
         X = images[start:start + batch_size, None]  # (n, 28, 28) -> (n, 1, 28, 28)
-        shards += [npx.softmax(net(X_shard)) for X_shard in split_and_load(X, devices, shares)]
+        shards += [npx.softmax(net(X_shard)) for X_shard in split_and_load(X, devices)]
     return numpy.concatenate([shard.asnumpy() for shard in shards])
 
 
@@ -124,9 +123,8 @@ def _run(args: argparse.Namespace) -> None:
     batches = [(X.asnumpy()[:, 0], y.asnumpy()) for X, y in test_iter]  # (n, 1, 28, 28) -> (n, 28, 28)
     test_images, labels = (numpy.concatenate(parts) for parts in zip(*batches))
     # Split as in the run's evaluation, because each device has its own statistics of batch norm
-    shares = config.get('shares') if len(devices) == len(config['devices']) else None
     batch_size = integer('batch_size', config.get('batch_size'), minimum=1)
-    predicted = probabilities(net, test_images, devices, batch_size, shares).argmax(axis=1)
+    predicted = probabilities(net, test_images, devices, batch_size).argmax(axis=1)
     share = (predicted == labels).mean()
     print_text(f'test acc: {share:.4f} on {len(labels):,} test images')
     title = (f'{args.run}: {config["chapter"]} on {config["dataset"]}, {share:.1%} of {len(labels):,} test images '

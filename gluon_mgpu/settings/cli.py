@@ -23,7 +23,6 @@ from ..mxnet_setup.runtime import environment
 from ..outputs.onnx_model.writing import check_path
 from ..outputs.plot import AccuracyCurve
 from ..outputs.timeline.record import Timeline, check_profiler
-from ..parallel.sharing import Devices
 from ..parallel.workers import ThisProcess, Workers
 from ..training.callback import Callback, Patience, epochs_since_best
 from ..training.evaluate import evaluate_accuracy_gpus
@@ -208,9 +207,9 @@ class Job:
 
     def test(self, net: Any) -> str:
         """Evaluate the trained network on the test set, on all workers; return a line with its accuracy."""
-        devices = Devices(self.devices, shares=self.settings['shares'], workers=self.workers)
-        test_iter = self.data[-1]
-        accuracy = evaluate_accuracy_gpus(self.chapter.scores_of(net, devices), test_iter, devices=devices)
+        devices, test_iter = self.devices, self.data[-1]
+        accuracy = evaluate_accuracy_gpus(self.chapter.scores_of(net, devices), test_iter, devices=devices,
+                                          workers=self.workers)
         return f'test acc: {accuracy:.4f} on {test_iter.num_rows:,} test images, after the last epoch'
 
     def export(self, net: Any) -> None:
@@ -255,9 +254,9 @@ class Job:
 
 def _workers(chapter: str, given: dict, signals: StopSignals) -> contextlib.AbstractContextManager[Workers]:
     if given.get('horovod'):
-        if given.keys() & {'num_gpus', 'devices', 'allreduce', 'shares'}:
+        if given.keys() & {'num_gpus', 'devices', 'allreduce'}:
             raise ValueError('--horovod: each worker has one device, and Horovod sums the gradients; leave out '
-                             '--num-gpus, --devices, --shares and --allreduce, and start one worker per device')
+                             '--num-gpus, --devices and --allreduce, and start one worker per device')
         from ..distributed.horovod_workers import HorovodWorkers
         return HorovodWorkers(signals, chapter)
     info = launch_info()

@@ -112,9 +112,9 @@ def resumed_settings(chapter: str, resumed: ResumedRun, given: dict) -> dict:
         raise ValueError(f'{folder} is a run of {other!r}: must be of {" or ".join(CHAPTERS)}')
     settings, dropped = defaults(chapter), {*given}
     if given.get('horovod'):
-        dropped |= {'devices', 'shares', 'allreduce'}
+        dropped |= {'devices', 'allreduce'}
     elif given.keys() & {'num_gpus', 'devices'}:
-        dropped |= {'devices', 'shares'}
+        dropped |= {'devices'}
     for setting in flags_of(chapter):
         if setting.on_resume != 'not kept' and setting.name in before and setting.name not in dropped:
             value = before[setting.name]

@@ -13,8 +13,6 @@ from ..data import DATASETS
 from ..devices.lists import MAX_DEVICES, check_devices, devices_text
 from ..networks.precision import DTYPES, check_dtype
 from ..parallel.allreduce import ALGORITHMS
-from ..parallel.sharing import Devices
-from ..parallel.split import check_shares
 from ..training.run import Run
 from ..training.schedules import SCHEDULES
 from .chapters import CHAPTERS, Chapter
@@ -83,8 +81,7 @@ def _devices(name: str, value: Any) -> Any:
     """Check a list of devices; `parse_devices` checks text later, in all workers."""
     if isinstance(value, str):
         return not_empty(name, value)
-    devices = check_devices(value)
-    return value if isinstance(value, Devices) else devices
+    return check_devices(value)
 
 
 def _run(name: str, value: Any) -> Run:
@@ -101,18 +98,12 @@ SHARED = (
     Setting('devices', "names of devices: 'gpu:0,gpu:1', 'cpu:0-3', 'gpu:all' (NVIDIA GPUs), 'cpu:all' (one CPU "
             'context per core)', check=_devices, metavar='LIST', accepts='Sequence[Context] | str',
             default_text='the first, as many as --num-gpus', page='devices.md#naming-devices'),
-    Setting('shares', "relative speeds of the devices: with '3,1', the first of two gets three quarters of the rows",
-            check=lambda name, value: not_empty(name, value) if isinstance(value, str) else value, metavar='LIST',
-            accepts='Sequence[float] | str', default_text='equal', page='devices.md#devices-of-unequal-speed'),
     Setting('batch_size', 'images in a batch, over all devices', 256, _from(1), int, metavar='ROWS', on_resume='fixed'),
     Setting('lr', 'learning rate', 0.1, lambda name, value: value if callable(value) else positive(name, value), float,
             metavar='RATE'),
     Setting('accumulate', 'train each batch in N parts, which needs less memory', 1, _from(1), int,
             page='larger-batches.md#gradient-accumulation'),
     Setting('num_epochs', 'passes over the training images', 10, _from(1), int),
-    Setting('label_smoothing', 'train for probabilities: 1 - EPS for the label, and EPS in equal parts for all classes',
-            0.0, lambda name, value: at_least_0(name, value, 1), float, metavar='EPS', on_resume='fixed',
-            page='larger-batches.md#label-smoothing'),
     Setting('seed', 'seed of the initial parameters and the order of the images', 0, _from(0), int, on_resume='fixed'),
     Setting('allreduce', 'algorithm that sums the gradients', choices=list(ALGORITHMS), or_function=True,
             default_text='as in the book, a star: sum on the first device, then copy to the others',
@@ -210,24 +201,11 @@ def check_settings(chapter: str, settings: dict) -> dict:
     values = {name: setting.checked(name, settings.get(name, setting.default_of(chapter)))
               for name, setting in known.items()}
     run = values['run']
-    if isinstance(values['devices'], Devices):
-        _check_carried(values['devices'], settings)
-        values['accumulate'] = values['devices'].parts
     if run is not None:
         if settings.get('num_epochs', run.num_epochs) != run.num_epochs:
             raise ValueError(f'num_epochs {settings["num_epochs"]}: must be {run.num_epochs}, as in run; leave it out')
         values['num_epochs'] = run.num_epochs
     return values
-
-
-def _check_carried(devices: Devices, settings: dict) -> None:
-    for name in ('shares', 'accumulate', 'allreduce'):
-        if settings.get(name) is not None:
-            raise ValueError(f'{name} {settings[name]}: devices have their own; leave it out, or pass a plain list')
-    if devices.batch_size not in (None, settings['batch_size']):
-        raise ValueError(f'batch_size {settings["batch_size"]}: must be {devices.batch_size}, as in devices')
-    if devices.workers.size > 1 and devices.workers is not getattr(settings.get('run'), 'workers', None):
-        raise ValueError('run must have the workers of devices: pass run=Run(num_epochs, workers=workers)')
 
 
 def check_together(settings: dict, devices: list, name: Callable[[str], str] = str) -> None:
@@ -238,8 +216,10 @@ def check_together(settings: dict, devices: list, name: Callable[[str], str] = s
     if settings.get('accumulate', 1) > settings.get('batch_size', 1):
         raise ValueError(f'{name("accumulate")} {settings["accumulate"]}: must be at most {name("batch_size")} '
                          f'{settings["batch_size"]}')
-    if settings.get('shares') is not None:
-        check_shares(settings['shares'], devices, name('shares'))
+    dtype = settings.get('dtype', 'float32')
+    if settings.get('accumulate', 1) > 1 and dtype != 'float32' and not settings.get('sync_batch_norm'):
+        raise ValueError(f'{name("accumulate")} {settings["accumulate"]}: MXNet does not add up gradients '
+                         f'in {dtype}; leave out one of the two')
     if settings.get('optimizer') == 'adam' and settings.get('momentum'):
         raise ValueError(f'{name("momentum")} {settings["momentum"]}: adam has none; leave it out')
     if settings.get('optimizer') == 'adam' and len({device.device_id for device in devices}) < len(devices):

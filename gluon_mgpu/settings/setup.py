@@ -8,13 +8,12 @@ from typing import Any, TypeVar
 
 from ..data import load_data
 from ..data.batches import check_data
-from ..data.label_smoothing import SmoothedLabels
 from ..devices import check_devices, devices_from, parse_devices
 from ..devices.gpus import num_mxnet_gpus, why_no_gpus
 from ..mxnet_setup.compat import gluon
-from ..parallel.allreduce import star
-from ..parallel.sharing import Devices
+from ..parallel.allreduce import ALGORITHMS
 from ..parallel.workers import Workers
+from ..training.accumulation import in_parts
 from ..training.run import Run
 from .settings import arguments_of, check_settings, check_together
 
@@ -77,13 +76,11 @@ class TrainingSetup:
     """The devices, data, run and settings of one training, from the arguments of ``train``, which are checked first.
 
     `chapter` is the one whose `settings` are taken, ``'scratch'`` or ``'concise'``; those left out have its defaults.
-    `allreduce` is used if neither settings nor devices name one. The attributes are seed, run, net, devices and data, a
-    pair (train_iter, test_iter), and for a chapter with a Trainer its settings. Raises ValueError for an invalid
-    argument.
+    The attributes are seed, run, net, devices and data, a pair (train_iter, test_iter), and for a chapter with a
+    Trainer its settings. Raises ValueError for an invalid argument.
     """
 
-    def __init__(self, chapter: str, num_gpus: int | None, batch_size: int, lr: float | Callable, settings: dict,
-                 allreduce: Callable = star):
+    def __init__(self, chapter: str, num_gpus: int | None, batch_size: int, lr: float | Callable, settings: dict):
         values = check_arguments(chapter, {'num_gpus': num_gpus, 'batch_size': batch_size, 'lr': lr, **settings})
         gc.collect()  # free the networks of earlier calls, because Gluon's blocks are in reference cycles
         self.seed: int = values['seed']
@@ -91,20 +88,30 @@ class TrainingSetup:
         self.net: Any = values.get('net')
         if self.net is not None:  # operators with static shapes would write gradients into the arrays of old parameters
             self.net.apply(lambda block: block._clear_cached_op())
-        devices, workers = values['devices'], self.run.workers
-        if not isinstance(devices, Devices):
-            devices = Devices(devices, shares=values['shares'], parts=values['accumulate'],
-                              allreduce=values.get('allreduce'))
-        self.devices = devices.adapted(allreduce, batch_size=batch_size, workers=workers)
-        self.data: tuple = values['data'] or load_data('fashion-mnist', batch_size, seed=self.seed, shard=workers.shard)
-        if values['label_smoothing']:
-            self.data = SmoothedLabels(self.data[0], values['label_smoothing'], self.net), self.data[1]
+        self.devices: list = values['devices']
+        self.data: tuple = values['data'] or load_data('fashion-mnist', batch_size, seed=self.seed,
+                                                       shard=self.run.workers.shard)
+        self.accumulate: int = values['accumulate']
+        self._allreduce: Any = values.get('allreduce')
+        self.sync_batch_norm: bool = values.get('sync_batch_norm', False)
         if 'optimizer' in values:
-            self.dtype, self.sync_batch_norm = values.get('dtype', 'float32'), values['sync_batch_norm']
+            self.dtype = values.get('dtype', 'float32')
             self.optimizer: str = values['optimizer']
             self.optimizer_params, self.clip_norm = {'wd': values['weight_decay']}, values['clip_norm']
             if self.optimizer != 'adam':
                 self.optimizer_params['momentum'] = values['momentum']
+
+    def allreduce_or(self, allreduce: Callable) -> Callable:
+        """Return the allreduce of the settings, by default this one, extended to all workers."""
+        return self.run.workers.extend_allreduce(ALGORITHMS.get(self._allreduce, self._allreduce) or allreduce)
+
+    def in_parts(self, train_batch: Callable, **without_update: Any) -> Callable:
+        """Return `train_batch`, or with --accumulate a function that calls it for each part of a batch."""
+        if self.accumulate == 1:
+            return train_batch
+        # Each part has the exchanges of synchronized batch norm
+        always = self.sync_batch_norm and self.run.workers.size > 1
+        return in_parts(train_batch, self.accumulate, always, **without_update)
 
 
 def _check_net(net: gluon.HybridBlock, dtype: str) -> None:

@@ -9,7 +9,6 @@ import gluon_mgpu as d2l  # for what the book takes from its package d2l
 from ..data.batches import as_pair
 from ..mxnet_setup.compat import autograd, gluon
 from ..parallel import step
-from ..parallel.sharing import Devices, as_devices
 from ..parallel.split import split_batch
 from .evaluate import count_correct, evaluate_accuracy_gpus
 from .run import Run
@@ -24,15 +23,14 @@ def train_batch_ch13(net: Callable, features: Any, labels: Any, loss: Callable, 
     maps those of a device to scores, and `loss` these to a loss per row: a mean would depend on the number of devices.
     All else is as in `concise.train_batch`.
     """
-    ls, correct = _train_batch(net, features, labels, loss, trainer, as_devices(devices), split_f)
+    ls, correct = _train_batch(net, features, labels, loss, trainer, devices, split_f)
     return sum(float(l.as_np_ndarray().sum()) for l in ls), sum(map(float, correct))
 
 
 def train_ch13(net: Callable, train_iter: Iterable, test_iter: Iterable, loss: Callable, trainer: gluon.Trainer,
                num_epochs: int, devices: list | None = None, split_f: Callable = split_batch) -> None:
     """Train as `train_batch_ch13`, by default on all devices; print loss, accuracy and time as a `Run` does."""
-    devices = as_devices(d2l.try_all_gpus() if devices is None else devices)
-    run = Run(num_epochs, workers=devices.workers)
+    devices, run = d2l.try_all_gpus() if devices is None else devices, Run(num_epochs)
     run.check_data(train_iter, test_iter)
     animator = d2l.Animator('epoch', xlim=[1, num_epochs], ylim=[0, 1], legend=['train loss', 'train acc', 'test acc'])
     for epoch in run.epochs(net, trainer):
@@ -41,7 +39,7 @@ def train_ch13(net: Callable, train_iter: Iterable, test_iter: Iterable, loss: C
             ls, correct = _train_batch(net, features, labels, loss, trainer, devices, split_f)
             run.record_losses(ls)
             counts.append((correct, labels.size))
-        num_correct, size = devices.workers.allreduce_counts((sum(map(float, of)), size) for of, size in counts)
+        num_correct, size = sum(float(n) for correct, _ in counts for n in correct), sum(size for _, size in counts)
         train_acc, test_acc = num_correct / size, evaluate_accuracy_gpus(net, test_iter, split_f, devices)
         result = run.end_epoch(test_acc)
         animator.add(epoch, (result.loss, train_acc, test_acc))
@@ -49,29 +47,23 @@ def train_ch13(net: Callable, train_iter: Iterable, test_iter: Iterable, loss: C
               f'{result.images_per_second:.1f} examples/sec on {devices}')
 
 
-def _train_batch(net, features, labels, loss, trainer, devices: Devices, split_f) -> tuple[list, list]:
+def _train_batch(net, features, labels, loss, trainer, devices: list, split_f) -> tuple[list, list]:
     """Train on one batch; return the losses and numbers of correct predictions, as arrays; does not block."""
     step.prepare_trainer(trainer, devices)
-    correct: list = []
-
-    def backward(X: Any, y: Any, net: Callable, devices: list) -> list:
-        X_shards, y_shards = split_f(X, y, devices)
-        num_shards = min(len(y), len(devices))
-        y_shards = y_shards[:num_shards]  # Gluon's own functions return others, without rows
-        if len(y_shards) < num_shards or not all(map(len, y_shards)):
-            raise ValueError(f'split_f leaves a device without rows: each of the first {num_shards} must get some')
-        with autograd.record():
-            y_hats = step.forward(net, X_shards[:num_shards])
-            ls = [loss(y_hat, y_shard) for y_hat, y_shard in zip(y_hats, y_shards)]
-        step.backward(net, ls)
-        step.prepare_idle_devices(net, X, devices)
-        correct.extend(map(count_correct, y_hats, y_shards))
-        return ls
-
-    ls = step.in_parts(backward, features, labels, net, devices)
+    X_shards, y_shards = split_f(features, labels, devices)
+    num_shards = min(len(labels), len(devices))
+    y_shards = y_shards[:num_shards]  # Gluon's own functions return others, without rows
+    if len(y_shards) < num_shards or not all(map(len, y_shards)):
+        raise ValueError(f'split_f leaves a device without rows: each of the first {num_shards} must get some')
+    with autograd.record():
+        y_hats = [net(X_shard) for X_shard in X_shards[:num_shards]]
+        ls = [loss(y_hat, y_shard) for y_hat, y_shard in zip(y_hats, y_shards)]
+    for l in ls:
+        l.backward()
+    step.prepare_idle_devices(net, features, devices)
     step.check_losses(ls, features)
     for param in trainer._params:  # the devices stay equal if only some of them have used a parameter
         if trainer._update_on_kvstore or any(weight._fresh_grad for weight in param._data or ()):
             step.zero_unused_gradient(param)
-    trainer.step(devices.divisor(features), ignore_stale_grad=True)  # a BERT classifier does not use all layers of BERT
-    return ls, correct
+    trainer.step(len(labels), ignore_stale_grad=True)  # a BERT classifier does not use all layers of BERT
+    return ls, [*map(count_correct, y_hats, y_shards)]

@@ -7,10 +7,10 @@ import numpy
 
 from ..base.text import counted
 from ..data.batches import as_pair, check_batches
-from ..devices.lists import check_omp_threads
+from ..devices.lists import check_list, check_omp_threads
 from ..mxnet_setup.compat import Context, mx, np, npx
-from ..parallel.sharing import as_devices
 from ..parallel.split import split_batch
+from ..parallel.workers import ThisProcess, Workers
 
 MAX_STARTED = 8  # batches queued on the devices at a time; more would take more memory
 
@@ -59,7 +59,7 @@ def evaluate_accuracy_gpu(net: Callable, data_iter: Iterable, device: Context | 
 
 
 def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable = split_batch,
-                           devices: list | None = None) -> float:
+                           devices: list | None = None, workers: Workers | None = None) -> float:
     """Return the accuracy on a dataset, 0 to 1, computed on several devices in parallel; waits for them.
 
     Source: D2L 13.6.2, ``evaluate_accuracy_gpus``. The book waits for each batch; here up to `MAX_STARTED` batches
@@ -73,11 +73,13 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
     split_f : callable
         (X, y, devices) -> (X_shards, y_shards).
     devices : list of mx.Context, optional
-        By default those of the network. Counts are summed over all workers of `Devices`; each passes its own shard.
+        By default those of the network.
+    workers : Workers, optional
+        Counts are summed over all; each passes its own shard. By default, this process alone.
     """
     if not callable(split_f):
         raise ValueError(f'split_f {split_f}: must be a function; pass the devices as devices=[...]')
-    devices = as_devices(_devices_of(net) if devices is None else devices)
+    devices, workers = check_list(_devices_of(net) if devices is None else devices), workers or ThisProcess()
     check_omp_threads(devices)
     check_batches(data_iter, as_pairs=True)
     npx.waitall()  # under ``hybridize(static_shape=True)``, backward passes write statistics without the engine
@@ -95,8 +97,8 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
                 del started[:MAX_STARTED // 2]
         yield _read(started)
 
-    with devices.workers.engine_errors_cleared():
-        correct, rows = devices.workers.allreduce_counts(counts())
+    with workers.engine_errors_cleared():
+        correct, rows = workers.allreduce_counts(counts())
     if rows == 0:
         raise ValueError('the dataset holds 0 rows: accuracy needs at least one; pass an iterator that yields batches')
     return correct / rows

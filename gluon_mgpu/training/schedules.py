@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from itertools import count
+from itertools import count, repeat
 from numbers import Real
 from typing import Any
 
@@ -19,12 +19,15 @@ def rates(lr: float | Callable[[int], float] | None) -> Iterator[float | None]:
         lr = copy.deepcopy(lr)  # it has state, and the caller may use it again
         if isinstance(lr, (lr_scheduler.FactorScheduler, lr_scheduler.MultiFactorScheduler)) and lr.count:
             restart(lr, lr.warmup_final_lr)  # and may have drawn its rates before
-    for update in count(1):
-        rate: Any = lr(update) if callable(lr) else lr
-        if lr is not None:
-            tiny = isinstance(rate, Real) and 0 < float(rate) < SMALLEST  # MXNet cannot read it
-            rate = at_least_0(f'the learning rate of update {update},', 0 if tiny else rate)
-        yield rate
+    if callable(lr):
+        for update in count(1):
+            yield _checked(lr(update), update)
+    yield from repeat(None if lr is None else _checked(lr, 1))
+
+
+def _checked(rate: Any, update: int) -> float:
+    tiny = isinstance(rate, Real) and 0 < float(rate) < SMALLEST  # MXNet cannot read it
+    return at_least_0(f'the learning rate of update {update},', 0 if tiny else rate)
 
 
 def restart(schedule: lr_scheduler.LRScheduler, lr: float) -> None:

@@ -13,7 +13,7 @@ from .settings.chapters import CHAPTERS
 PROGRAMS = {  # name: (module with `main`, purpose)
     **{name: (name, chapter.purpose) for name, chapter in CHAPTERS.items()},
     'predict': ('programs.predict', 'evaluate a trained run on the test set, or classify image files'),
-    'export': ('programs.export', 'write an ONNX model, also from files of net.export'),
+    'export': ('programs.onnx.export', 'write an ONNX model, also from files of net.export'),
     'plot': ('outputs.plot', 'plot the accuracy of several runs'),
     'check': ('programs.check.__main__', 'compare your own training step with one device'),
     'doctor': ('programs.doctor.doctor_report', 'check this machine'),

@@ -14,10 +14,10 @@ from slow import slow
 
 import gluon_mgpu as d2l
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np, npx
-from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.parallel.clipping import ClippingTrainer
 from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.workers import ThisProcess
+from gluon_mgpu.programs.onnx.graph import semantics_of
 from gluon_mgpu.training.parameters import by_name
 
 pytestmark = pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no networks of mx.nd')

@@ -15,10 +15,10 @@ from trainers import on_each_device, trainable
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np, npx
 from gluon_mgpu.networks.static_shapes import StaticSequential
-from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.parallel.step import backward, zero_grad
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
+from gluon_mgpu.programs.onnx.graph import semantics_of
 from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 
 nn = gluon.nn

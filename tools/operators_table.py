@@ -4,8 +4,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from gluon_mgpu.outputs.onnx_model import arithmetic, arrays, detection, functions, layers
-from gluon_mgpu.outputs.onnx_model.conversion import ALIASES
+from gluon_mgpu.programs.onnx import arithmetic, arrays, detection, functions, layers
+from gluon_mgpu.programs.onnx.conversion import ALIASES
 
 PAGE = Path(__file__).resolve().parents[1] / 'docs' / 'export.md'
 HEAD = '| | operators |\n|---|---|\n'

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # usage: tools/test_onnxruntime.sh VENV [ARGS of pytest]
-# Export the networks of tests/outputs/onnx_model with the environment VENV, and compare each model with its network in the oldest
+# Export the networks of tests/programs/onnx with the environment VENV, and compare each model with its network in the oldest
 # onnxruntime of pyproject.toml, one in the middle and the newest, in environments of their own in .venv-onnxruntime.
 # PYTHON=/path/to/python3.11 selects their Python; newer ones have no wheels of the oldest onnxruntime.
 set -euo pipefail
@@ -18,7 +18,7 @@ fi
 
 models=$(mktemp -d)
 trap 'rm -rf "$models"' EXIT
-SAVE_MODELS=$models "$venv/bin/python" -m pytest tests/outputs/onnx_model --all "$@"
+SAVE_MODELS=$models "$venv/bin/python" -m pytest tests/programs/onnx --all "$@"
 status=0
 for each in "oldest ==$oldest" 'middle ==1.23.*' "newest >$oldest"; do
   read -r name version <<<"$each"

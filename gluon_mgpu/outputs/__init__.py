@@ -1,1 +1,1 @@
-"""Files that a run leaves behind: curves, step timelines, ONNX models."""
+"""Files that a run leaves behind: curves, step timelines."""

@@ -39,7 +39,7 @@ class Chapter:
         import numpy
 
         from ..networks.resnet import in_float32
-        from ..outputs.onnx_model.writing import write_model
+        from ..programs.onnx.writing import write_model
         params = []
         if self.forward:
             params = [net[0] if net and isinstance(net[0], (list, tuple)) else net]

@@ -20,10 +20,10 @@ from ..data import load_data
 from ..devices import devices_words
 from ..distributed.launchers import launch_info
 from ..mxnet_setup.runtime import environment
-from ..outputs.onnx_model.writing import check_path
 from ..outputs.plot import AccuracyCurve
 from ..outputs.timeline.record import Timeline, check_profiler
 from ..parallel.workers import ThisProcess, Workers
+from ..programs.onnx.writing import check_path
 from ..training.callback import Callback, Patience, epochs_since_best
 from ..training.evaluate import evaluate_accuracy_gpus
 from ..training.history import EpochResult, summary

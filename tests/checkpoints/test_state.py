@@ -11,8 +11,8 @@ from trainers import on_each_device, trainable
 from gluon_mgpu.checkpoints import checkpoint, state
 from gluon_mgpu.checkpoints.checkpoint import CheckpointError
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np, npx
-from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.parallel.workers import ThisProcess, Workers
+from gluon_mgpu.programs.onnx.graph import semantics_of
 from gluon_mgpu.training.parameters import by_name
 
 

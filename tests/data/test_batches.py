@@ -10,7 +10,7 @@ from idx_files import dataset
 from gluon_mgpu.data.batches import BatchIterator, check_data, num_outputs
 from gluon_mgpu.data.folders import FILES
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, npx
-from gluon_mgpu.outputs.onnx_model.graph import semantics_of
+from gluon_mgpu.programs.onnx.graph import semantics_of
 from gluon_mgpu.training.run import Run
 
 

@@ -2,13 +2,13 @@
 import numpy
 import oracle
 import pytest
+from gluon_mgpu.data.label_smoothing import SmoothedLabels
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
-from gluon_mgpu.data.label_smoothing import SmoothedLabels
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, gluon, mx, np
 from gluon_mgpu.networks.loss import cross_entropy
-from gluon_mgpu.outputs.onnx_model.graph import semantics_of
+from gluon_mgpu.programs.onnx.graph import semantics_of
 from gluon_mgpu.training.run import Run
 
 

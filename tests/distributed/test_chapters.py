@@ -112,8 +112,8 @@ def test_more_workers_than_rows(job, flags, tmp_path):
 
 
 def test_rank_0_exports(job, flags, tmp_path):
-    """The model equals that of `gluon_mgpu.programs.export` after the run, with the running statistics of rank 0."""
-    from gluon_mgpu.programs import export
+    """The model equals that of an export after the run, with the running statistics of rank 0."""
+    from gluon_mgpu.programs.onnx import export
     flags = [*flags, '--train-size', '40', '--batch-size', '16', '--num-epochs', '1']
     with job(2, *command('concise', flags, tmp_path / 'run', '--export', tmp_path / 'run/a.onnx')) as two:
         assert two.end() == 0, two.text

@@ -170,8 +170,8 @@ EXCEPTIONS = {
     ('base/machine.py', 'read_text'),         # /proc/cpuinfo
     ('mxnet_setup/arm64.py', 'replace'),      # libmxnet.so of this environment
     ('checkpoints/checkpoint.py', 'safe_open'), ('programs/image_file.py', 'open'), ('data/glyphs.py', 'load'),
-    ('outputs/onnx_model/symbol_files.py', 'load'),  # these four after `open_file`
-    ('outputs/onnx_model/symbol_files.py', 'symlink'),  # own temporary files
+    ('programs/onnx/symbol_files.py', 'load'),  # these four after `open_file`
+    ('programs/onnx/symbol_files.py', 'symlink'),  # own temporary files
     ('outputs/timeline/record.py', 'read_text'),
     ('outputs/plot.py', 'savefig'),           # into memory
     ('programs/check/trials.py', 'open'),     # /dev/null

@@ -4,7 +4,7 @@ import pytest
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, gluon, mx, np
 from gluon_mgpu.networks.graph_operators import operators_of
 from gluon_mgpu.networks.tracing import trace_block
-from gluon_mgpu.outputs.onnx_model.graph import semantics_of
+from gluon_mgpu.programs.onnx.graph import semantics_of
 
 
 @pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no networks of mx.nd')

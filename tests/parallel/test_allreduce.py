@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy
 import oracle
 import pytest
+from gluon_mgpu.parallel.sharing import Devices, allreduce_algorithm
 from slow import slow
 
 from gluon_mgpu import scratch
 from gluon_mgpu.mxnet_setup.compat import autograd, mx, np
-from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.parallel import allreduce
 from gluon_mgpu.parallel.allreduce import ALGORITHMS, Traffic, halving_doubling, kvstore, ring, star, tree
-from gluon_mgpu.parallel.sharing import Devices, allreduce_algorithm
+from gluon_mgpu.programs.onnx.graph import semantics_of
 
 SHAPES = [(), (1,), (2,), (3,), (7,), (2, 3, 5), (1000,), (0,)]  # some have fewer elements than devices
 DTYPES = ['float32', 'float64', 'float16', 'int32']

@@ -9,10 +9,10 @@ from trainers import on_each_device, trainable
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np
-from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.parallel.step import prepare_idle_devices, zero_grad
 from gluon_mgpu.parallel.workers import ThisProcess
+from gluon_mgpu.programs.onnx.graph import semantics_of
 
 WAYS = [gluon.Trainer, on_each_device]  # the key-value store updates, or each device does
 # Settings with which each device's updates could differ: a rate that changes, and state kept from step to step

@@ -9,10 +9,10 @@ from gluon_mgpu import concise, scratch
 from gluon_mgpu.base.nested import leaves
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np, npx
 from gluon_mgpu.networks.loss import cross_entropy
-from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.parallel import step
 from gluon_mgpu.parallel.split import split_and_load, split_batch
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
+from gluon_mgpu.programs.onnx.graph import semantics_of
 from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 from gluon_mgpu.training.parameters import by_name
 from gluon_mgpu.training.run import Run

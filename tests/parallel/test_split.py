@@ -6,15 +6,15 @@ import warnings
 
 import numpy
 import pytest
+from gluon_mgpu.parallel.sharing import Devices
 
 import gluon_mgpu as d2l
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np
 from gluon_mgpu.networks.hybridized import hybridized
-from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.parallel import split
-from gluon_mgpu.parallel.sharing import Devices
 from gluon_mgpu.parallel.split import split_and_load, split_batch
+from gluon_mgpu.programs.onnx.graph import semantics_of
 
 
 def error_line(function, *args, **options):

@@ -1,16 +1,16 @@
 """A training step in parts gives the gradient of the whole batch; its devices must fit."""
 import numpy
 import pytest
+from gluon_mgpu.parallel.sharing import Devices, as_devices
 from trainers import on_each_device, trainable
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.base.nested import leaves, refill
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np, npx
-from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.parallel import step
-from gluon_mgpu.parallel.sharing import Devices, as_devices
 from gluon_mgpu.parallel.split import split_and_load, split_batch
 from gluon_mgpu.parallel.workers import ThisProcess
+from gluon_mgpu.programs.onnx.graph import semantics_of
 from gluon_mgpu.training.parameters import by_name, copies, unchanged_names
 
 

@@ -3,8 +3,9 @@ import pytest
 
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.mxnet_setup.compat import np
-from gluon_mgpu.programs import export, predict
+from gluon_mgpu.programs import predict
 from gluon_mgpu.programs.load_run import run_to_load
+from gluon_mgpu.programs.onnx import export
 
 
 def test_a_run_without_a_checkpoint(tmp_path, capsys):

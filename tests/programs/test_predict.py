@@ -15,8 +15,9 @@ from gluon_mgpu import concise, scratch
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.checkpoints.run_folder import checkpoints
 from gluon_mgpu.mxnet_setup.compat import np
-from gluon_mgpu.programs import export, predict
+from gluon_mgpu.programs import predict
 from gluon_mgpu.programs.load_run import trained_network
+from gluon_mgpu.programs.onnx import export
 from gluon_mgpu.training.run import Run
 
 

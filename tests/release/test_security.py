@@ -19,7 +19,7 @@ CALLS = {'load_states', 'set_states', 'load_optimizer_states', 'load_parameters'
 LOADERS = {'nd', 'npx', 'np', 'mx', 'mxnet', 'library', 'torch'}  # modules with a load() of this kind
 # Used between workers, which trust each other and their network, as .github/SECURITY.md says
 ALLOWED = {('gluon_mgpu/distributed/horovod_workers.py', 'allgather_object'),
-           ('gluon_mgpu/mxnet_setup/compat.py', 'load_json'), ('gluon_mgpu/outputs/onnx_model/symbol_files.py', 'load')}
+           ('gluon_mgpu/mxnet_setup/compat.py', 'load_json'), ('gluon_mgpu/programs/onnx/symbol_files.py', 'load')}
 
 
 def dangerous(source: str) -> list[str]:

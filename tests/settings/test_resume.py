@@ -23,7 +23,8 @@ from gluon_mgpu.mxnet_setup.compat import gluon, np
 from gluon_mgpu.networks.loss import cross_entropy
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
 from gluon_mgpu.parallel.workers import Workers
-from gluon_mgpu.programs import export, predict
+from gluon_mgpu.programs import predict
+from gluon_mgpu.programs.onnx import export
 from gluon_mgpu.settings.resume import AUTO, check_on_rank_0, check_same_run
 from gluon_mgpu.training.callback import Callback
 from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus

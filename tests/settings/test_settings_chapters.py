@@ -9,7 +9,8 @@ import pytest
 
 from gluon_mgpu import concise
 from gluon_mgpu.mxnet_setup.compat import gluon
-from gluon_mgpu.programs import export, predict
+from gluon_mgpu.programs import predict
+from gluon_mgpu.programs.onnx import export
 from gluon_mgpu.settings import chapters, cli
 from gluon_mgpu.settings.chapters import CHAPTERS, Chapter
 from gluon_mgpu.settings.settings import check_chapters

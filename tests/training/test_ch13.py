@@ -3,13 +3,13 @@ import re
 
 import numpy
 import pytest
+from gluon_mgpu.parallel.sharing import Devices
 from trainers import on_each_device, trainable
 
 import gluon_mgpu as d2l
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np
-from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.outputs.plot import Animator
-from gluon_mgpu.parallel.sharing import Devices
+from gluon_mgpu.programs.onnx.graph import semantics_of
 from gluon_mgpu.training.parameters import by_name
 
 nn = gluon.nn

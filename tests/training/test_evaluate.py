@@ -10,8 +10,8 @@ from gluon_mgpu.base.program import Stopped
 from gluon_mgpu.data.batches import check_data
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, gluon, mx, np, npx
-from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.parallel.split import split_batch
+from gluon_mgpu.programs.onnx.graph import semantics_of
 from gluon_mgpu.training import evaluate
 from gluon_mgpu.training.evaluate import accuracy, evaluate_accuracy_gpu, evaluate_accuracy_gpus
 from gluon_mgpu.training.run import Run

@@ -15,10 +15,10 @@ from gluon_mgpu import concise
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np, npx
 from gluon_mgpu.networks.resnet import resnet18
-from gluon_mgpu.outputs.onnx_model.graph import semantics_of
 from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 from gluon_mgpu.parallel.workers import ThisProcess
+from gluon_mgpu.programs.onnx.graph import semantics_of
 from gluon_mgpu.training.parameters import by_name, with_grad_req
 from gluon_mgpu.training.run import Run
 

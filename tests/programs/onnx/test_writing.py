@@ -10,8 +10,8 @@ from oracle import lenet_params, to_mx
 import gluon_mgpu
 from gluon_mgpu.base.files import write_atomically
 from gluon_mgpu.mxnet_setup.compat import gluon, np
-from gluon_mgpu.outputs.onnx_model.writing import check_path
-from gluon_mgpu.programs.export import to_onnx
+from gluon_mgpu.programs.onnx.export import to_onnx
+from gluon_mgpu.programs.onnx.writing import check_path
 
 
 def missing(*names):

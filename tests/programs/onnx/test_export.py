@@ -26,14 +26,15 @@ from gluon_mgpu.checkpoints.run_folder import checkpoints
 from gluon_mgpu.data import load_data
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, assign, autograd, gluon, mx, np, npx
 from gluon_mgpu.networks.resnet import resnet18
-from gluon_mgpu.outputs.onnx_model.graph import semantics_of
-from gluon_mgpu.programs import export, predict
-from gluon_mgpu.programs.export import to_onnx
+from gluon_mgpu.programs import predict
 from gluon_mgpu.programs.load_run import load_run, run_to_load, trained_network
+from gluon_mgpu.programs.onnx import export
+from gluon_mgpu.programs.onnx.export import to_onnx
+from gluon_mgpu.programs.onnx.graph import semantics_of
 from gluon_mgpu.training.callback import Callback
 from gluon_mgpu.training.parameters import by_name, with_grad_req
 
-REPO = Path(__file__).parents[2]
+REPO = Path(__file__).parents[3]
 REAL = REPO.parent / 'shared/data'
 TOLERANCE = 1e-5  # of the largest score, as in the export's own check
 
@@ -184,7 +185,7 @@ def test_a_run_that_ends_early_exports_nothing(chapter):
 
 def test_a_full_disk_at_the_end(chapter, monkeypatch, tmp_path):
     """The run is complete, and the error message says how to export it later."""
-    from gluon_mgpu.outputs.onnx_model import writing
+    from gluon_mgpu.programs.onnx import writing
 
     def full(path, content):
         raise OSError(28, 'No space left on device')

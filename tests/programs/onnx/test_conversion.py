@@ -9,8 +9,8 @@ from exported import Lambda, random, run_model
 from small_models import block
 
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, gluon, mx
-from gluon_mgpu.outputs.onnx_model.graph import semantics_of
-from gluon_mgpu.programs.export import to_onnx
+from gluon_mgpu.programs.onnx.export import to_onnx
+from gluon_mgpu.programs.onnx.graph import semantics_of
 
 nn, rnn = gluon.nn, gluon.rnn
 REPO = Path(__file__).parents[3]

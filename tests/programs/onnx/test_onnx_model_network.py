@@ -12,7 +12,7 @@ from small_models import block
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, gluon, mx, np
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
-from gluon_mgpu.programs.export import to_onnx
+from gluon_mgpu.programs.onnx.export import to_onnx
 from gluon_mgpu.training.parameters import by_name
 
 nn, rnn = gluon.nn, gluon.rnn
@@ -173,7 +173,7 @@ def test_names_that_are_one_string(name):
 def test_regions_of_interest_that_are_an_input():
     """Their first column is the number of an image, beyond which MXNet would read, and end."""
     code = ('from gluon_mgpu.mxnet_setup.compat import gluon, mx\n'
-            'from gluon_mgpu.programs.export import to_onnx\n'
+            'from gluon_mgpu.programs.onnx.export import to_onnx\n'
             'mx.npx.reset_np()\n'
             'class Head(gluon.HybridBlock):\n'
             '    def hybrid_forward(self, F, X, rois):\n'

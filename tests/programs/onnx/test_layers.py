@@ -6,7 +6,7 @@ from operators import check_older, mxnet_1
 from slow import slow
 
 from gluon_mgpu.mxnet_setup.compat import gluon, mx
-from gluon_mgpu.outputs.onnx_model.graph import semantics_of
+from gluon_mgpu.programs.onnx.graph import semantics_of
 
 
 @mxnet_1

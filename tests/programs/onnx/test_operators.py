@@ -6,7 +6,7 @@ from exported import Lambda, random, run_model
 from operators import boxes, check_older, check_symbols, mxnet_1, shuffled
 
 from gluon_mgpu.mxnet_setup.compat import gluon, mx, np
-from gluon_mgpu.programs import export
+from gluon_mgpu.programs.onnx import export
 
 
 @mxnet_1

@@ -12,8 +12,8 @@ from exported import Lambda, chain, random, trained
 from model_files import FILES, results
 
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, gluon, mx
-from gluon_mgpu.outputs.onnx_model.graph import semantics_of
-from gluon_mgpu.programs import export
+from gluon_mgpu.programs.onnx import export
+from gluon_mgpu.programs.onnx.graph import semantics_of
 
 nn = gluon.nn
 mxnet_1 = pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 names parameters differently')
@@ -335,7 +335,7 @@ def test_results_that_are_not_finite(run):
 
 def test_a_wrong_converter(run, monkeypatch):
     """The advice is not about code that MXNet does not trace: there is none."""
-    from gluon_mgpu.outputs.onnx_model.conversion import CONVERTERS
+    from gluon_mgpu.programs.onnx.conversion import CONVERTERS
     monkeypatch.setitem(CONVERTERS, 'square', lambda g, op, X, **_: g.Mul(X, 2.0))
     saved(mx.sym.square(mx.sym.var('data'), name='squares'), unused=[1])
     status, line = run(*FILES, '--shape', '2,5')

@@ -7,7 +7,7 @@ from exported import NETWORKS, ZOO, Lambda, check, from_zoo, random, trained
 from slow import slow
 
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, gluon, init, mx
-from gluon_mgpu.outputs.onnx_model.graph import semantics_of
+from gluon_mgpu.programs.onnx.graph import semantics_of
 
 nn, rnn = gluon.nn, gluon.rnn
 QUICK = 'squeezenet1.1', 'mobilenetv2_0.25'

@@ -12,7 +12,7 @@ import onnxruntime
 
 from gluon_mgpu.base.nested import leaves
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np
-from gluon_mgpu.programs.export import to_onnx
+from gluon_mgpu.programs.onnx.export import to_onnx
 
 nn, rnn = gluon.nn, gluon.rnn
 NETWORKS = {}

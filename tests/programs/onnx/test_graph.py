@@ -8,7 +8,7 @@ from exported import random, run_model
 
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, gluon, np, npx
 from gluon_mgpu.networks.hybridized import hybridized
-from gluon_mgpu.programs.export import to_onnx
+from gluon_mgpu.programs.onnx.export import to_onnx
 
 nn, rnn = gluon.nn, gluon.rnn
 mxnet_1 = pytest.mark.skipif(MXNET_MAJOR >= 2, reason='needs MXNet 1.9')

@@ -3,9 +3,9 @@ import pytest
 from exported import Lambda, random
 
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, gluon, mx
-from gluon_mgpu.outputs.onnx_model.conversion import CONVERTERS
-from gluon_mgpu.outputs.onnx_model.rounding import TOLERANCE
-from gluon_mgpu.programs.export import to_onnx
+from gluon_mgpu.programs.onnx.conversion import CONVERTERS
+from gluon_mgpu.programs.onnx.export import to_onnx
+from gluon_mgpu.programs.onnx.rounding import TOLERANCE
 
 pytestmark = pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no networks of mx.nd')
 

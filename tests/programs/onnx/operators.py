@@ -4,7 +4,7 @@ import pytest
 from exported import Lambda, check
 
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, gluon, mx, np
-from gluon_mgpu.outputs.onnx_model.graph import semantics_of
+from gluon_mgpu.programs.onnx.graph import semantics_of
 
 mxnet_1 = pytest.mark.skipif(MXNET_MAJOR >= 2, reason='mx.nd in Gluon needs MXNet 1.9')
 

@@ -1,7 +1,7 @@
 """Fixtures of the tests of ONNX models."""
 import pytest
 
-from gluon_mgpu.programs import export
+from gluon_mgpu.programs.onnx import export
 
 
 @pytest.fixture(autouse=True)

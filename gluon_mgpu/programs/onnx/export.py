@@ -10,15 +10,15 @@ from typing import Any
 if __name__ == '__main__':
     sys.exit('run this program as a module: python -m gluon_mgpu export')
 
-from ..base.files import beside
-from ..base.flags import Parser, path
-from ..base.text import print_text
-from ..checkpoints.run_folder import check_links
-from ..mxnet_setup.compat import mx
-from ..outputs.onnx_model.symbol_files import load_files
-from ..outputs.onnx_model.writing import check_path, write_model
-from ..settings.chapters import chapter_of
-from .load_run import load_run, place_of, run_to_load
+from ...base.files import beside
+from ...base.flags import Parser, path
+from ...base.text import print_text
+from ...checkpoints.run_folder import check_links
+from ...mxnet_setup.compat import mx
+from ...settings.chapters import chapter_of
+from ..load_run import load_run, place_of, run_to_load
+from .symbol_files import load_files
+from .writing import check_path, write_model
 
 DTYPES = 'float32', 'int32', 'int64', 'uint8'  # of examples
 

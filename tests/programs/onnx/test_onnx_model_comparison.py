@@ -6,9 +6,9 @@ import pytest
 from exported import Lambda, random
 
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, gluon, mx, np
-from gluon_mgpu.outputs.onnx_model.comparison import random_like
-from gluon_mgpu.outputs.onnx_model.conversion import CONVERTERS
-from gluon_mgpu.programs.export import to_onnx
+from gluon_mgpu.programs.onnx.comparison import random_like
+from gluon_mgpu.programs.onnx.conversion import CONVERTERS
+from gluon_mgpu.programs.onnx.export import to_onnx
 
 nn, rnn = gluon.nn, gluon.rnn
 mxnet_1 = pytest.mark.skipif(MXNET_MAJOR >= 2, reason='needs MXNet 1.9')

@@ -4,9 +4,9 @@ from exported import Lambda, random
 from test_detection import YoloHead
 
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, init, mx, np
-from gluon_mgpu.outputs.onnx_model.conversion import CONVERTERS
-from gluon_mgpu.outputs.onnx_model.graph import semantics_of
-from gluon_mgpu.programs.export import to_onnx
+from gluon_mgpu.programs.onnx.conversion import CONVERTERS
+from gluon_mgpu.programs.onnx.export import to_onnx
+from gluon_mgpu.programs.onnx.graph import semantics_of
 
 mxnet_1 = pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no networks of mx.nd')
 ALONE = ' compared alone, because of numbers that are equal but for rounding'

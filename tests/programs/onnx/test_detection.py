@@ -5,7 +5,7 @@ from exported import check, random, trained
 from operators import boxes, check_older, mxnet_1
 
 from gluon_mgpu.mxnet_setup.compat import gluon, mx, np
-from gluon_mgpu.outputs.onnx_model.graph import semantics_of
+from gluon_mgpu.programs.onnx.graph import semantics_of
 
 
 @pytest.mark.parametrize('settings', ['', 'overlap_thresh=0.3, valid_thresh=0.4', 'overlap_thresh=0.7, topk=10',

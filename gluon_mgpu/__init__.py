@@ -2,21 +2,6 @@
 
 ``import gluon_mgpu as d2l`` provides the names in the chapters' code. The first that needs MXNet imports it.
 """
-from __future__ import annotations
-
-import sys
-
-# Python 3.9 has no orig_argv, but argv begins with -m while it looks for the module
-if (' -m gluon_mgpu' in ' '.join(getattr(sys, 'orig_argv', ['python', *sys.argv[:1], __name__])[:5])
-        or ''.join(sys.argv[:1]).endswith('/gluon-mgpu')):
-    from gluon_mgpu.mxnet_setup.import_errors import end_program
-    sys.excepthook = end_program  # before other imports, which may fail
-    import signal
-
-    # Ctrl-C ends a program of this package without a traceback while it is imported; see `base.program.run_program`
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-
 import importlib
 
 from gluon_mgpu.mxnet_setup import runtime

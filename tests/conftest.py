@@ -14,7 +14,6 @@ import gc
 import os
 import random
 import shutil
-import signal
 import tempfile
 from collections.abc import Callable
 
@@ -65,14 +64,6 @@ def pytest_runtest_makereport(item: pytest.Item):
     report = (yield).get_result()
     if report.failed:
         report.sections.append(('Seed', f'repeat with: pytest --seed {item.config.getoption("seed")}'))
-
-
-@pytest.fixture
-def ctrl_c():
-    """Ctrl-C raises KeyboardInterrupt, also in a job that a shell has started in the background."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope='session', autouse=True)

@@ -1,9 +1,11 @@
 """Matplotlib: its warnings, text of figures, and atomic writing of them."""
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -12,17 +14,21 @@ from .files import write_atomically
 from .text import printable
 
 
-def quiet_matplotlib() -> None:
-    """Let Matplotlib use a temporary folder without a warning if it cannot write to the home folder."""
-    logging.getLogger('matplotlib').setLevel(logging.ERROR)
+@contextlib.contextmanager
+def matplotlib_defaults() -> Iterator[None]:
+    """Draw with Matplotlib's defaults, not the user's or a ``matplotlibrc`` of the current folder."""
+    logging.getLogger('matplotlib').setLevel(logging.ERROR)  # it warns if it cannot write to the home folder
     if os.path.expanduser('~') == '~':  # no home folder: Matplotlib before 3.10 would fail
         os.environ.setdefault('MPLCONFIGDIR', os.devnull)
+    import matplotlib
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        yield
 
 
 def in_lines(text: str, width: int = 60) -> str:
     """Break text into lines of at most `width` characters for a figure, where ``$`` would begin a formula."""
-    text = printable(text).encode(errors='backslashreplace').decode()  # names of folders need not be UTF-8
-    return fill(text, width, break_on_hyphens=False).replace('$', r'\$')
+    return fill(printable(text), width, break_on_hyphens=False).replace('$', r'\$')
 
 
 def write_picture(figure: Any, path: str | os.PathLike) -> None:

@@ -4,14 +4,10 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import signal
 import sys
-import traceback
 from collections.abc import Callable
 from typing import TextIO
 
-from .interrupts import lost_interrupts_sent_again
-from .pictures import quiet_matplotlib
 from .text import print_text
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130  # exit statuses; 130 is what shells use for Ctrl-C
@@ -45,44 +41,28 @@ class Stopped(JobError):  # noqa: N818, not an error
         self.signum = signum
 
 
-def show(line: str, stream: TextIO | None = None) -> None:
-    """Print text, by default on stdout. If that fails, say so on stderr: it must not end training."""
+def show(*lines: str, stream: TextIO | None = None) -> None:
+    """Print lines, by default on stdout. If that fails, say so once on stderr: it must not end training."""
     try:
-        print_text(*line.split('\n'), stream=stream)  # does nothing if Python was started without stdout
+        print_text(*lines, stream=stream)
     except (OSError, ValueError) as error:
-        _discard_buffer(stream or sys.stdout, for_good=isinstance(error, BrokenPipeError))
+        _flush(stream or sys.stdout)
         if stream is not sys.stderr:
             warn(f'stdout cannot be written ({reason(error)})')
 
 
-def warn(line: str) -> None:
-    """Print a line on stderr; see `show`."""
-    if sys.stderr is not None:  # None if Python was started without it
-        show(line, sys.stderr)
+def warn(*lines: str) -> None:
+    """Print lines on stderr; see `show`."""
+    show(*lines, stream=sys.stderr)
 
 
-def _discard_buffer(stream: TextIO, for_good: bool = True) -> None:
-    """Flush a stream to /dev/null. Otherwise Python tries to write the rest again at exit, and fails."""
-    with contextlib.suppress(OSError, ValueError):
-        descriptor = stream.fileno()
-        with open(os.devnull, 'w') as null, open(os.dup(descriptor), 'w') as kept:
-            os.dup2(null.fileno(), descriptor)
-            stream.flush()
-            if not for_good:
-                os.dup2(kept.fileno(), descriptor)
-
-
-def _prepare_streams() -> None:
-    """Make stdout and stderr writable, whatever the text and even if they were closed."""
-    with contextlib.suppress(OSError):
-        while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:  # otherwise a data file could become stderr
-            pass
-        os.close(descriptor)
-    for name in ('stdout', 'stderr'):
-        if (stream := getattr(sys, name)) is None:  # closed before Python started, for example by 2>&-
-            setattr(sys, name, open(os.devnull, 'w'))  # noqa: SIM115, open until the process ends
-        elif hasattr(stream, 'reconfigure'):  # a folder's name may have characters that the terminal lacks
-            stream.reconfigure(errors='backslashreplace')
+def _flush(stream: TextIO) -> None:
+    """Write what is buffered, if necessary to /dev/null; otherwise Python would fail to write it at exit."""
+    try:
+        stream.flush()
+    except (OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError), open(os.devnull, 'w') as null:  # no file, as in a notebook
+            os.dup2(null.fileno(), stream.fileno())
 
 
 def run_program(program: str, work: Callable[[], object]) -> int:
@@ -91,51 +71,31 @@ def run_program(program: str, work: Callable[[], object]) -> int:
     It is 0, 2 after a ValueError or OSError, 1 after an error of MXNet's engine, a lack of memory or a closed output,
     130 after Ctrl-C, and that of a `JobError`. Other errors are bugs and keep their traceback.
     """
-    until_now, show_unraisable = signal.getsignal(signal.SIGINT), sys.unraisablehook
     try:
-        if until_now is signal.SIG_DFL:  # set by the package's __init__
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        _prepare_streams()
-        quiet_matplotlib()
-        with lost_interrupts_sent_again():
-            work()
-        sys.stdout.flush()  # raises if the output cannot be written
-    except KeyboardInterrupt as error:
-        sys.unraisablehook = lambda unraisable: None  # an array that MXNet had half made cannot be deleted
-        traceback.clear_frames(error.__traceback__)
-        return _end(program, 'interrupted', INTERRUPTED)
+        work()
+        return 0
+    except KeyboardInterrupt:
+        line, status = 'interrupted', INTERRUPTED
     except JobError as error:
-        return _end(program, '' if error.reported else str(error), error.status)
+        line, status = '' if error.reported else str(error), error.status
     except BrokenPipeError:  # the reader of the output has closed it
-        return _end(program, '', FAILED)
+        line, status = '', FAILED
     except (ValueError, OSError, RuntimeError, MemoryError) as error:
-        if line := engine_line(error):
-            if _is_naive():
-                traceback.print_exc()
+        line, status = engine_line(error), FAILED
+        if not line:
+            if isinstance(error, RuntimeError):
+                raise
+            line, status = str(error), BAD_INPUT
+            if isinstance(error, OSError) and error.filename:
+                line = f'{error.filename}: {error.strerror}'
+        elif os.environ.get('MXNET_ENGINE_TYPE') == 'NaiveEngine':
+            raise  # its traceback shows the operator
+        else:
             clear_engine_errors()
-            return _end(program, line, FAILED)
-        if isinstance(error, RuntimeError):
-            raise
-        if isinstance(error, OSError) and error.filename and error.strerror:
-            return _end(program, f'{error.filename}: {error.strerror}', BAD_INPUT)
-        if isinstance(error, FileNotFoundError) and error.strerror:  # of os.getcwd
-            return _end(program, 'the current folder has been deleted: change to a folder that exists', BAD_INPUT)
-        return _end(program, str(error), BAD_INPUT)
-    finally:
-        sys.unraisablehook = show_unraisable
-        if until_now is signal.SIG_DFL:  # Ctrl-C ends the process without a traceback while MXNet shuts down as well
-            signal.signal(signal.SIGINT, until_now)
-    return 0
-
-
-def _end(program: str, line: str, status: int) -> int:
     if line:
-        # One line; spaces stay, because a printed command may contain the name of a folder
-        show(f'{program}: {" ".join(filter(None, map(str.strip, line.splitlines())))}', sys.stderr)
-    try:
-        sys.stdout.flush()
-    except (OSError, ValueError):
-        _discard_buffer(sys.stdout)
+        warn(f'{program}: {line}')
+    if sys.stdout:  # None if it was closed before Python started
+        _flush(sys.stdout)
     return status
 
 
@@ -172,15 +132,8 @@ def engine_line(error: Exception) -> str:
     of_mxnet = str(error).startswith('Traceback') or (mxnet and isinstance(error, mxnet.base.MXNetError))
     if not of_mxnet and not isinstance(error, MemoryError):
         return ''
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    what = _shortened(re.sub(r'^\w*Error: ', '', lines[-1]))  # the lines before are the traceback
+    last = str(error).strip().rpartition('\n')[2]  # the lines before are the traceback
+    what = _shortened(re.sub(r'^\s*\w*Error: ', '', last) or type(error).__name__)
     if is_out_of_memory(error):
         return f'out of memory ({what}): use a smaller batch or, in training, --accumulate 2'
-    variable = re.search(r'Invalid Parameter format for (MXNET_\w+)', what)
-    return f'MXNet failed ({what}): ' + (f'unset {variable[1]}' if variable else 'the traceback above shows where' if
-                                         _is_naive() else 'set MXNET_ENGINE_TYPE=NaiveEngine to see where')
-
-
-def _is_naive() -> bool:
-    """Return True if MXNet computes each operator at once, so that a traceback shows the faulty one."""
-    return os.environ.get('MXNET_ENGINE_TYPE') == 'NaiveEngine'
+    return f'MXNet failed ({what}): set MXNET_ENGINE_TYPE=NaiveEngine to see where'

@@ -64,11 +64,11 @@ class Progress:
         self._bar.bar_format = text
         self._bar.refresh()
 
-    def print(self, line: str) -> None:
-        """Print a line above the bar, unless `quiet`."""
+    def print(self, *lines: str) -> None:
+        """Print lines above the bar, unless `quiet`."""
         if not self._quiet:
             with ProgressBar.external_write_mode():
-                show(line)
+                show(*lines)
 
     def warn(self, line: str) -> None:
         """Print a line above the bar on stderr, even if `quiet`."""

@@ -1,14 +1,14 @@
-"""Text of messages, possibly with names from files and machines of others. Imports nothing, as `hidden` needs."""
+"""Text of messages, possibly with names from files and machines of others."""
 from __future__ import annotations
 
 # Control characters, which a terminal obeys, separators of lines, and signs that reorder text
 CONTROL = {number: repr(chr(number))[1:-1] for number in (
-    *range(32), *range(127, 160), *range(0x200e, 0x2010), *range(0x2028, 0x202f), *range(0x2066, 0x206a))}
+    *range(32), *range(127, 160), 0x61c, *range(0x200e, 0x2010), *range(0x2028, 0x202f), *range(0x2066, 0x206a))}
 
 
 def printable(text: str) -> str:
-    """Return text in one line, with control characters as escapes, such as ``\\x1b``."""
-    return text.translate(CONTROL)
+    """Return text in one line, with escapes for control characters and what is no UTF-8, such as ``\\x1b``."""
+    return text.translate(CONTROL).encode(errors='backslashreplace').decode()
 
 
 def print_text(*lines: object, stream=None) -> None:

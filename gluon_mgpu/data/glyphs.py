@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy
 
 from ..base.files import open_file, write_atomically
-from ..base.pictures import quiet_matplotlib
+from ..base.pictures import matplotlib_defaults
 
 LETTERS = 'ABCDEFGHIJ'
 TRAIN_FONTS = (
@@ -36,9 +36,8 @@ NOISE = 0.4      # standard deviation; paper is about 0, ink about 1
 
 def draw_letters(fonts: tuple[str, ...]) -> numpy.ndarray:
     """Return each letter in each font, upright and centred: float32 (len(fonts), 10, CELL, CELL), ink is 1."""
-    quiet_matplotlib()
     # Imported here, because Matplotlib takes most of a second and a cached dataset does not need it
-    import matplotlib.style
+    import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.font_manager import FontProperties
@@ -48,7 +47,7 @@ def draw_letters(fonts: tuple[str, ...]) -> numpy.ndarray:
 
     folder = Path(matplotlib.get_data_path()) / 'fonts' / 'ttf'
     width, height = len(LETTERS) * CELL, len(fonts) * CELL
-    with matplotlib.style.context('default'):  # the user's style must not change the images
+    with matplotlib_defaults():
         canvas = FigureCanvasAgg(Figure(figsize=(width / 100, height / 100), dpi=100))
         for row, font in enumerate(fonts):
             face = FontProperties(fname=str(folder / f'{font}.ttf'))

@@ -15,7 +15,6 @@ from importlib import metadata
 from pathlib import Path
 
 from ..base.program import is_out_of_memory, reason
-from .hidden import how_to_unhide
 
 # Libraries that mxnet-cu112 links to, by their path in the nvidia-*-cu11 wheels; dependencies first
 NVIDIA_LIBRARIES = (
@@ -88,8 +87,7 @@ def obstacle() -> str:
     try:
         importlib.import_module('numpy')
     except Exception as error:
-        remedy = MORE_MEMORY if is_out_of_memory(error) else how_to_unhide(error)
-        remedy = remedy or "pip install --force-reinstall 'numpy>=1.22'"
+        remedy = MORE_MEMORY if is_out_of_memory(error) else "pip install --force-reinstall 'numpy>=1.22'"
         return f'NumPy cannot be imported ({described(error)}): {remedy}'
     role = os.environ.get('DMLC_ROLE', 'worker')
     if role != 'worker' and not sys.modules.get('mxnet'):  # the import would wait for a job, or fail without one
@@ -109,11 +107,8 @@ def explain(error: Exception, imported_before: bool = False, settings: Sequence[
     if is_out_of_memory(error):
         return f'MXNet cannot be imported ({described(error)}): {MORE_MEMORY}'
     if not (library := re.search(r'(lib[\w+-]+\.so[.\d]*): cannot open shared object', str(error))):
-        remedy = how_to_unhide(error)
         if settings and type(error).__name__ == 'MXNetError':  # MXNet 2 reads them when it is imported
-            remedy = f'unset {" ".join(settings)}'
-        if remedy:
-            return f'MXNet cannot be imported ({described(error)}): {remedy}'
+            return f'MXNet cannot be imported ({described(error)}): unset {" ".join(settings)}'
         if imported_before:
             return (f'MXNet cannot be imported again after a failed import ({described(error)}): restart Python and '
                     'import gluon_mgpu first')
@@ -140,19 +135,6 @@ def explain(error: Exception, imported_before: bool = False, settings: Sequence[
         return f'MXNet needs CUDA libraries ({", ".join(name for name in cuda if not loads(name))}): {_pip("cu112")}'
     return (f'The library {library[1]}, which MXNet needs, is missing: install it with the package manager '
             f'of this system (Debian, Ubuntu: apt install {library[1].replace(".so.", "")})')
-
-
-def import_error_line(error: ImportError) -> str:
-    """Return an error of importing MXNet, NumPy or one of `PACKAGES` in one line with the remedy, '' for others."""
-    if isinstance(error, MXNetImportError):
-        return str(error)
-    if is_out_of_memory(error):
-        return f'{described(error)}: {MORE_MEMORY}'
-    name = (error.name or '').partition('.')[0]
-    remedy = f'pip install {PACKAGES[name]}' if name in PACKAGES else ''
-    if remedy or name == 'numpy':
-        return obstacle() or (remedy and f'{described(error)}: {remedy}')
-    return ''
 
 
 def missing_on_arm64() -> str:

@@ -16,7 +16,7 @@ if __name__ == '__main__':
 
 from ..base.files import beside, check_writable, read_file
 from ..base.flags import Parser, path, picture
-from ..base.pictures import in_lines, write_picture
+from ..base.pictures import in_lines, matplotlib_defaults, write_picture
 from ..base.program import reason
 from ..base.text import print_text
 from ..checkpoints.metadata import check_metadata
@@ -105,6 +105,7 @@ class AccuracyCurve(Callback):
             run.warn(f'{self.path} cannot be written ({reason(error)})')
 
 
+@matplotlib_defaults()
 def accuracy_curve(history: list, path, title: str, evaluated: str = 'test') -> None:
     """Draw accuracy and training loss over the epochs, a list of at least one `EpochResult`; write the picture."""
     epochs = [e.epoch for e in history]
@@ -119,6 +120,7 @@ def accuracy_curve(history: list, path, title: str, evaluated: str = 'test') -> 
     write_picture(fig, path)
 
 
+@matplotlib_defaults()
 def compare_runs(folders: list, path) -> None:
     """Draw the accuracy of several runs over the epochs; raise ValueError if a folder is not that of a run."""
     datasets, names, evaluated, seconds, epochs, accuracies = zip(*(_read_run(Path(folder)) for folder in folders))

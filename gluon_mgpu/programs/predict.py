@@ -15,7 +15,7 @@ if __name__ == '__main__':
 from ..base.arguments import integer
 from ..base.files import SameFolder, check_writable
 from ..base.flags import Parser, path, picture, text
-from ..base.pictures import in_lines, write_picture
+from ..base.pictures import in_lines, matplotlib_defaults, write_picture
 from ..base.text import print_text
 from ..checkpoints.run_folder import check_links
 from ..data import load_data
@@ -50,6 +50,7 @@ def confusion(labels: numpy.ndarray, predicted: numpy.ndarray, num_classes: int)
     return numpy.bincount(labels * num_classes + predicted, minlength=num_classes**2).reshape(num_classes, num_classes)
 
 
+@matplotlib_defaults()
 def draw(images: numpy.ndarray, labels: numpy.ndarray, predicted: numpy.ndarray, names: tuple, path,
          title: str) -> None:
     """Draw the first images (n, 28, 28), wrongly predicted ones in red, and the confusion matrix; write the picture."""

@@ -143,8 +143,9 @@ class Job:
         train_iter, *held_out, test_iter = self.data
         batch_size, num_devices = self.settings['batch_size'], len(self.devices) * self.workers.size
         validation = f', {held_out[0].num_rows} validation' if held_out else ''
-        self.log(f'{self.heading}{size}\n{train_iter.num_rows} training{validation} and {test_iter.num_rows} test '
-                 f'images, batches of {batch_size}, learning rate {self.settings["lr"]:g}')
+        self.log(f'{self.heading}{size}')
+        self.log(f'{train_iter.num_rows} training{validation} and {test_iter.num_rows} test images, batches of '
+                 f'{batch_size}, learning rate {self.settings["lr"]:g}')
         if train_iter.num_rows < batch_size:
             self.log(f'--batch-size {batch_size}: every update is divided by it, although a batch has only '
                      f'{counted(train_iter.num_rows, "image")}')

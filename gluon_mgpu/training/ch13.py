@@ -43,7 +43,7 @@ def train_ch13(net: Callable, train_iter: Iterable, test_iter: Iterable, loss: C
         train_acc, test_acc = num_correct / size, evaluate_accuracy_gpus(net, test_iter, split_f, devices)
         result = run.end_epoch(test_acc)
         animator.add(epoch, (result.loss, train_acc, test_acc))
-    run.print(f'loss {result.loss:.3f}, train acc {train_acc:.3f}, test acc {test_acc:.3f}\n'
+    run.print(f'loss {result.loss:.3f}, train acc {train_acc:.3f}, test acc {test_acc:.3f}',
               f'{result.images_per_second:.1f} examples/sec on {devices}')
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 from ..base.arguments import integer
 from ..base.files import same_folder
-from ..base.interrupts import lost_interrupts_sent_again
 from ..base.program import Stopped
 from ..base.progress import Progress
 from ..base.text import counted
@@ -113,7 +112,7 @@ class Run:
         self.net, self.trainer, self._seed, self._lrs = net, trainer, seed, rates(lr)
         self.workers.check_equal({'num_epochs': self.num_epochs, 'seed': seed, 'lr': None if callable(lr) else lr,
                                   **layers(net)})
-        with contextlib.closing(self), lost_interrupts_sent_again():
+        with contextlib.closing(self):
             self._call('train_begin')  # 1. a callback may restore the state of an earlier process
             self._write_history()  # 2. without epochs that this state does not have
             for _ in range(self.num_steps):  # 3. one by one, because MXNet's schedulers keep state

@@ -1,28 +1,47 @@
-"""Tests of pictures: Matplotlib without a home folder, complete files."""
+"""Tests of pictures: Matplotlib's defaults, also without a home folder; complete files."""
 import os
 import subprocess
 import sys
 
+import matplotlib
+import numpy
 import pytest
 from slow import slow
 
 from gluon_mgpu.base.pictures import write_picture
+from gluon_mgpu.outputs.plot import accuracy_curve
+from gluon_mgpu.outputs.timeline import draw as timeline
+from gluon_mgpu.outputs.timeline.read import Event
+from gluon_mgpu.programs import predict
+from gluon_mgpu.training.history import EpochResult
 
 
 @pytest.mark.parametrize('home', ['/dev/null', slow('/proc/1/none'), None])
 @pytest.mark.parametrize('has_account', [True, slow(False)])
 def test_matplotlib_without_a_home_that_it_can_write(has_account, home, tmp_path):
     """It prints nothing; its own folder is temporary."""
-    code = ('import os; from gluon_mgpu.base.program import run_program\n'
-            f'{"" if has_account else "import pwd; pwd.getpwuid = {}.__getitem__"}\n'  # KeyError
-            'def work(): import matplotlib; print(matplotlib.get_configdir())\n'
-            'run_program("program", work)')
+    code = (f'{"" if has_account else "import pwd; pwd.getpwuid = {}.__getitem__"}\n'  # KeyError
+            'from gluon_mgpu.base.pictures import matplotlib_defaults\n'
+            'with matplotlib_defaults(): import matplotlib; print(matplotlib.get_configdir())')
     unset = ('HOME', 'MPLCONFIGDIR', 'XDG_CONFIG_HOME', 'XDG_CACHE_HOME')
     environment = {name: value for name, value in os.environ.items() if name not in unset}
     environment.update({'TMPDIR': str(tmp_path)}, **({'HOME': home} if home else {'XDG_CONFIG_HOME': '/dev/null'}))
     done = subprocess.run([sys.executable, '-c', code], text=True, capture_output=True, env=environment)
     assert done.stdout.startswith(f'{tmp_path}/matplotlib-') and done.stderr == ''
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize('draw', [
+    lambda path: accuracy_curve([EpochResult(1, 1.0, 1.0, 0.5, 1.0)], path, 'title'),
+    lambda path: timeline.draw([Event('cpu(0)', 'forward', 0.0, 2.0, 'Convolution')], path, 'title'),
+    lambda path: predict.draw(numpy.ones((1, 28, 28)), numpy.zeros(1, int), numpy.zeros(1, int), ('a',), path, 'title'),
+])
+def test_a_matplotlibrc_of_the_current_folder_changes_no_picture(draw, tmp_path):
+    draw(tmp_path / '1.png')
+    with matplotlib.rc_context({'text.usetex': True, 'axes.facecolor': 'red'}):
+        draw(tmp_path / '2.png')
+        assert matplotlib.rcParams['axes.facecolor'] == 'red'  # the user's own pictures keep their style
+    assert (tmp_path / '1.png').read_bytes() == (tmp_path / '2.png').read_bytes()
 
 
 @pytest.mark.parametrize(('name', 'start'), [('a.png', b'\x89PNG'), ('a.pdf', b'%PDF'), ('a', b'\x89PNG')])

@@ -1,10 +1,8 @@
 """Tests of how programs end: with an exit status and one line."""
 import os
 import shlex
-import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -23,11 +21,8 @@ def end_with(error, capsys):
 
 
 @pytest.mark.parametrize(('error', 'status', 'line'), [
-    (ValueError('no\n  good'), 2, 'program: no good'),
-    (ValueError("resume with: --resume 'two  spaces'"), 2, "program: resume with: --resume 'two  spaces'"),
+    (ValueError('a\nrm -r b'), 2, r'program: a\nrm -r b'),
     (FileNotFoundError(2, 'No such file', 'x'), 2, 'program: x: No such file'),
-    (FileNotFoundError(2, 'No such file or directory'), 2,
-     'program: the current folder has been deleted: change to a folder that exists'),
     (KeyboardInterrupt(), 130, 'program: interrupted'),
     (MemoryError('Unable to allocate 9 TiB'), 1,
      'program: out of memory (Unable to allocate 9 TiB): use a smaller batch or, in training, --accumulate 2'),
@@ -35,8 +30,6 @@ def end_with(error, capsys):
      'program: out of memory (cudaMalloc: out of memory): use a smaller batch or, in training, --accumulate 2'),
     (mx.base.MXNetError('CUDNN_STATUS_ALLOC_FAILED'), 1,
      'program: out of memory (CUDNN_STATUS_ALLOC_FAILED): use a smaller batch or, in training, --accumulate 2'),
-    (mx.base.MXNetError("Invalid Parameter format for MXNET_X expect int but value='x'"), 1, 'program: MXNet failed '
-     "(Invalid Parameter format for MXNET_X expect int but value='x'): unset MXNET_X"),
     (mx.base.MXNetError('Check failed: a == b'), 1, 'program: MXNet failed (Check failed: a == b): '
      'set MXNET_ENGINE_TYPE=NaiveEngine to see where'),
 ])
@@ -44,60 +37,14 @@ def test_an_error_is_reported_in_one_line(error, status, line, capsys):
     assert end_with(error, capsys) == (status, line)
 
 
-def test_ctrl_c_before_and_after_a_program_has_no_traceback():
-    """Not of the imports, nor of MXNet while Python ends."""
-    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
-    try:
-        for during, status in ((signal.getsignal, 0), (signal.raise_signal, 130)):
-            assert run_program('program', lambda during=during: during(signal.SIGINT)) == status
-            assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-class HalfMade:
-    """As an array of MXNet: deleting it fails if it was interrupted while it was made."""
-
-    def __init__(self, interrupted):
-        if interrupted:
-            raise KeyboardInterrupt
-        self.handle = 1
-
-    def __del__(self):
-        assert self.handle
-
-
-class Deleted(HalfMade):
-    def __del__(self):
-        raise KeyboardInterrupt
-
-
-def test_ctrl_c_while_an_array_is_made(capsys):
-    assert run_program('program', lambda: HalfMade(interrupted=True)) == 130
-    assert capsys.readouterr().err == 'program: interrupted\n'
-
-
-def test_ctrl_c_while_an_array_is_deleted(capsys, ctrl_c):
-    """Python discards it."""
-    def work():
-        Deleted(interrupted=False)
-        time.sleep(20)
-
-    started = time.monotonic()
-    assert run_program('program', work) == 130 and time.monotonic() - started < 10
-    assert capsys.readouterr().err == 'program: interrupted\n'
-
-
-def test_the_naive_engine_shows_where_mxnet_failed(capsys, monkeypatch):
+def test_the_naive_engine_shows_where_mxnet_failed(monkeypatch):
     monkeypatch.setenv('MXNET_ENGINE_TYPE', 'NaiveEngine')
 
     def work():
         raise mx.base.MXNetError('Check failed: a == b')
 
-    assert run_program('program', work) == 1
-    err = capsys.readouterr().err
-    assert 'in work\n' in err
-    assert err.endswith('\nprogram: MXNet failed (Check failed: a == b): the traceback above shows where\n')
+    with pytest.raises(mx.base.MXNetError):
+        run_program('program', work)
 
 
 def test_a_pipe_that_its_reader_has_closed(capfd):

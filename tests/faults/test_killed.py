@@ -157,17 +157,3 @@ def test_a_signal_interrupts_evaluation(scratch_command, uninterrupted, tmp_path
     assert outcome(out) == uninterrupted
     assert len(checkpoints(out)) == 2
     count('SIGTERM in evaluation: stopped early and resumed with equal results')
-
-
-def test_ctrl_c_during_the_import_prints_no_traceback(tmp_path, count):
-    (tmp_path / 'mxnet').mkdir()
-    (tmp_path / 'mxnet' / '__init__.py').write_text('import time\nprint("importing", flush=True)\ntime.sleep(60)\n')
-    path = os.pathsep.join([str(tmp_path), str(Path(gluon_mgpu.__file__).parents[1])])
-    with subprocess.Popen([sys.executable, '-m', 'gluon_mgpu.scratch'], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          text=True, env={**os.environ, 'PYTHONPATH': path},
-                          preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler)) as process:
-        assert process.stdout.readline() == 'importing\n'
-        process.send_signal(signal.SIGINT)
-        assert process.wait(10) in (-signal.SIGINT, 130)
-        assert process.stderr.read() == ''
-    count('Ctrl-C during the import: ended without a traceback')

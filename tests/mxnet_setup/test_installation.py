@@ -2,17 +2,13 @@
 
 Programs run in interpreters without site-packages (``-S``), where `mxnet` and `numpy` are small fakes.
 """
-import os
-import re
-import subprocess
 import sys
 
 import pytest
 from fake_packages import CAUGHT, REPO
 from slow import slow
 
-from gluon_mgpu.__main__ import PROGRAMS
-from gluon_mgpu.mxnet_setup import import_errors, installation
+from gluon_mgpu.mxnet_setup import installation
 
 LOAD = 'from gluon_mgpu.mxnet_setup import runtime; runtime.import_mxnet()'
 CPU, CU112 = ('pip install . && pip install --no-deps mxnet==1.9.1 in the folder ',
@@ -166,43 +162,6 @@ def test_a_second_import_after_one_that_failed(site, tmp_path):
                       'Python and import gluon_mgpu first')
 
 
-@pytest.mark.parametrize(('module', 'fakes', 'line'), [
-    ('mxnet_setup.compat', {'mxnet': None, 'dists': ()}, 'MXNet is not installed: '),
-    ('scratch', {'MXNET_ENGINE_TYPE': 'Foo'}, "MXNET_ENGINE_TYPE='Foo' is no value that MXNet knows: unset it ("),
-    ('export', {'MXNET_ENGINE_TYPE': ''}, "MXNET_ENGINE_TYPE='' is no value that MXNet knows: unset it ("),
-    ('check', {'MXNET_MKLDNN_ENABLED': 'off'}, "MXNET_MKLDNN_ENABLED='off' is no value that MXNet knows: unset it ("),
-    ('check', {'OMP_NUM_THREADS': 'abc'}, "OMP_NUM_THREADS='abc' is not a whole number from 1 to 999999: unset it ("),
-    ('scratch', {'numpy': None}, 'NumPy cannot be imported (ModuleNotFoundError: '),
-    ('plot', {'mxnet': None, 'numpy': None, 'dists': ()}, 'MXNet is not installed: '),
-])
-def test_a_program_of_the_package_ends_with_the_line_and_status_2(site, module, fakes, line):
-    result = site('-m', *(['gluon_mgpu', module] if module in PROGRAMS else [f'gluon_mgpu.{module}']), **fakes)
-    assert result.returncode == 2
-    assert result.stdout == ''
-    assert result.stderr.startswith(line), result.stderr
-    assert result.stderr.endswith(' (python -m gluon_mgpu doctor shows the details)\n')
-    assert result.stderr.count('\n') == 1
-
-
-@pytest.mark.parametrize('module', [slow('scratch'), 'plot'])
-def test_a_program_without_a_package(module, tmp_path):
-    (tmp_path / 'sitecustomize.py').write_text('import sys; sys.modules["tqdm"] = None')
-    result = subprocess.run([sys.executable, '-m', 'gluon_mgpu', module, '--help'], text=True, capture_output=True,
-                            cwd=REPO, env={**os.environ, 'PYTHONPATH': str(tmp_path)})
-    assert result.returncode == 2
-    assert re.fullmatch('ModuleNotFoundError: .*tqdm.*: pip install tqdm .*\n', result.stderr)
-
-
-@pytest.mark.parametrize('error', [ImportError('a bug'), ModuleNotFoundError('a bug', name='gluon_mgpu.none'),
-                                   ModuleNotFoundError('a bug', name='numpy.none'), KeyError(1)])
-def test_other_import_errors_keep_their_traceback(error, monkeypatch, tmp_path):
-    seen = []
-    monkeypatch.setattr(sys, 'path', [str(tmp_path), *sys.path])  # the folder of the program, here not that of tests
-    monkeypatch.setattr(sys, '__excepthook__', lambda *args: seen.append(args))
-    import_errors.end_program(type(error), error, None)
-    assert seen == [(type(error), error, None)]
-
-
 @pytest.mark.parametrize('arguments', [('-c', 'import gluon_mgpu.mxnet_setup.compat'), ('-m', 'another')])
 def test_another_program_gets_the_exception(site, arguments, tmp_path):
     (tmp_path / 'another.py').write_text('import gluon_mgpu.mxnet_setup.compat\n')
@@ -252,21 +211,3 @@ def test_the_remedy_outside_a_checkout_is_mxnets_own_wheel(requires, expected, m
     monkeypatch.setattr(installation.metadata, 'requires', find)
     assert [installation._pip(extra) for extra in ('cpu', 'cu112')] == [
         f'pip install --no-deps {wheels}' for wheels in expected]
-
-
-def test_other_libraries_for_which_the_memory_is_not_enough():
-    error = ImportError('safetensors.so: failed to map segment from shared object')
-    assert installation.import_error_line(error) == (
-        'ImportError: safetensors.so: failed to map segment from shared object: the memory is not enough; close other '
-        'programs, or raise the limit that ulimit -v shows')
-
-
-def test_mxnet_prints_no_second_error_after_one_of_its_parts_was_imported():
-    code = ('import atexit, sys, types; from gluon_mgpu.mxnet_setup.import_errors import end_program\n'
-            'base = sys.modules["mxnet.base"] = types.ModuleType("mxnet.base")\n'
-            'base._notify_shutdown = lambda: 1 / 0\n'
-            'atexit.register(base._notify_shutdown)\n'
-            'sys.excepthook = end_program\n'
-            'raise ImportError("a.so: failed to map segment from shared object")')
-    done = subprocess.run([sys.executable, '-c', code], cwd=REPO, capture_output=True, text=True)
-    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr

@@ -241,30 +241,6 @@ def test_a_run_without_checkpoints_stops_after_a_signal():
     assert stopped.value.signum == signal.SIGTERM and seen == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5] and not run.complete
 
 
-@pytest.mark.parametrize('moment', ['batch', 'evaluation'])
-def test_an_interrupt_that_python_discards(monkeypatch, ctrl_c, moment):
-    """It comes within the ``__del__`` of an array, for example, where Python prints the exception and continues."""
-    class Array:
-        def __del__(self):
-            signal.raise_signal(signal.SIGINT)
-            os.getpid()  # a call, in which Python runs the handler
-
-    shown = []
-    monkeypatch.setattr(sys, 'unraisablehook', before := lambda unraisable: shown.append(unraisable.exc_type))
-    run = Run(1000, quiet=True)
-    with pytest.raises(KeyboardInterrupt):
-        for epoch in run.epochs([[np.zeros(1)]]):
-            for number in run.batches([0, 1, 2]):
-                run.record_losses([np.zeros(1)])
-                if (epoch, number, moment) == (2, 1, 'batch'):
-                    Array()
-            run.end_epoch(0.5)
-            if (epoch, moment) == (1, 'evaluation'):
-                Array()
-    assert run.num_steps >= {'batch': 4, 'evaluation': 3}[moment] and not run.complete
-    assert shown == [] and sys.unraisablehook is before
-
-
 def test_a_signal_before_an_evaluation(tmp_path):
     """The evaluation does not start; it would take long on a large test set."""
     class Send(Callback):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ...base.files import beside, check_writable
 from ...base.flags import Parser, path, picture
-from ...base.pictures import in_lines, write_picture
+from ...base.pictures import in_lines, matplotlib_defaults, write_picture
 from ...base.text import print_text
 from .read import Event, read, step_time
 
@@ -26,6 +26,7 @@ def busy_shares(events: list[Event]) -> dict[str, float]:
     return {device: time / whole if whole else 0.0 for device, time in busy.items()}
 
 
+@matplotlib_defaults()
 def draw(events: list[Event], path, title: str) -> None:
     """Draw events into a picture, very short ones a little longer, with the share of time that each device is busy."""
     from matplotlib.figure import Figure

@@ -47,7 +47,7 @@ def _run(args: argparse.Namespace) -> None:
         users = [summary for summary, (frame, _) in frames if _is_users(frame)]
         if users or not (line or isinstance(error, (ValueError, OSError))):
             trace.stack = traceback.StackSummary.from_list(users or trace.stack)  # those of MXNet would be longer
-            warn(''.join(trace.format()).rstrip())  # here, because Python's status would be 1: wrong
+            warn(*''.join(trace.format()).rstrip().split('\n'))  # here, because Python's status would be 1: wrong
             line = line or 'nothing was checked because of the error above'
         if not line:
             raise

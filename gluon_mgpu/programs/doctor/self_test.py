@@ -13,7 +13,6 @@ from typing import Any
 
 from ...devices.nvidia_driver import ask_driver
 from ...mxnet_setup import instructions
-from ...mxnet_setup.hidden import how_to_unhide
 from ...mxnet_setup.installation import described
 from ...mxnet_setup.runtime import prepare
 
@@ -155,7 +154,7 @@ def main() -> None:
         except ValueError as error:
             result = {'error': ' '.join(str(error).split())}
         except Exception as error:  # has no remedy
-            result = {'error': described(error), 'remedy': how_to_unhide(error)}
+            result = {'error': described(error), 'remedy': ''}
         print(json.dumps({stage: result}), file=stdout, flush=True)
         if 'error' in result:
             break

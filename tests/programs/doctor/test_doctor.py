@@ -72,14 +72,6 @@ def test_a_setting_that_mxnet_rejects(variable, error, remedy, doctor):
     assert fault['level'] == 'fault' and fault['what'].endswith(error) and fault['remedy'] == remedy
 
 
-@pytest.mark.slow
-def test_a_file_that_hides_a_package(doctor, tmp_path):
-    (tmp_path / 'tqdm.py').touch()
-    fault, = doctor()['findings']
-    assert fault['what'].startswith("summing over the devices failed (ImportError: cannot import name 'tqdm'")
-    assert fault['remedy'] == 'rename ~/tqdm.py, which Python imports instead of the module of that name'
-
-
 def test_the_names_that_were_supplied(doctor):
     report = doctor(program=('-c', HEALTHY + MAIN))
     assert report['numpy'] == {'version': numpy.__version__, 'supplied': list(runtime.prepare().names)}

@@ -1,6 +1,6 @@
 # Commands of this project; `make help` lists them.
 #
-# Each command first creates its virtual environment with the newest Python of 3.9 to 3.14. To choose the Python:
+# Each command first creates its virtual environment with the newest Python of 3.10 to 3.14. To choose the Python:
 # make test PYTHON=/path/to/python3.10. To pass arguments to the command: make test ARGS="--seed 7".
 
 .PHONY: help install demo compare test test-all test-faults test-mxnet2 test-oldest test-cu112 test-debian test-arm64 \
@@ -97,7 +97,7 @@ test-onnxruntime: .venv/installed
 
 # --check fails without a GPU, before some GB are installed
 gpu-report:
-	@python3 tools/gpu_report.py --check
+	@$(or $(PYTHON),python3) tools/gpu_report.py --check
 	@$(MAKE) --no-print-directory .venv-cu112/installed
 	@.venv-cu112/bin/python tools/gpu_report.py $(ARGS)
 

@@ -71,7 +71,7 @@ def test_the_first_usable_python_is_chosen(make_venv, tmp_path):
 
 
 def test_the_newest_tested_python_is_preferred(make_venv, tmp_path):
-    programs = {f'python3.{minor}': python(f'3.{minor}.1') for minor in (9, 11, 13, 14)}
+    programs = {f'python3.{minor}': python(f'3.{minor}.1') for minor in (10, 11, 13, 14)}
     assert f'with {tmp_path}/bin/python3.14 and' in make_venv({**programs, 'python3': python('3.15.0')}).stdout
 
 
@@ -92,7 +92,7 @@ def test_the_documentation_needs_no_mxnet(make_venv, tmp_path):
 
 
 def test_python3_is_used_if_it_is_the_only_one(make_venv, tmp_path):
-    assert f'with {tmp_path}/bin/python3 and' in make_venv({'python3': python('3.9.18')}).stdout
+    assert f'with {tmp_path}/bin/python3 and' in make_venv({'python3': python('3.10.13')}).stdout
 
 
 def test_pyenv_is_searched(make_venv, tmp_path):
@@ -110,13 +110,13 @@ def test_home_may_be_unset(make_venv, tmp_path):
 
 def test_no_usable_python(make_venv, tmp_path):
     result = make_venv({'python3.12': python('3.12.1', ensurepip=False), 'python3.11': SHIM,
-                        'python3': python('3.8.18')})
+                        'python3': python('3.9.18')})
     assert result.returncode == 1
     assert result.stderr == f"""\
-No usable Python was found; this package needs Python 3.9 or newer with venv. Found:
+No usable Python was found; this package needs Python 3.10 or newer with venv. Found:
   {tmp_path}/bin/python3.12 (3.12.1 without venv)
   {tmp_path}/bin/python3.11 (does not run)
-  {tmp_path}/bin/python3 (3.8.18)
+  {tmp_path}/bin/python3 (3.9.18)
 Install it: {SUDO}apt-get install -y python3.12-venv libgomp1 libquadmath0
 Or select another Python: make ... PYTHON=/path/to/python3.14
 """
@@ -128,12 +128,12 @@ def test_no_python_at_all(make_venv):
 
 
 def test_a_named_python_is_the_only_one_tried(make_venv, tmp_path):
-    programs = {'python3.11': python('3.11.7'), 'mine': python('3.9.1'), 'other': python('3.8.18')}
+    programs = {'python3.11': python('3.11.7'), 'mine': python('3.10.1'), 'other': python('3.9.18')}
     assert f'with {tmp_path}/bin/mine and' in make_venv(programs, PYTHON='mine').stdout
     shutil.rmtree(tmp_path / 'venv')
     result = make_venv(PYTHON='other')
     assert result.returncode == 1
-    assert f'  {tmp_path}/bin/other (3.8.18)\nInstall' in result.stderr
+    assert f'  {tmp_path}/bin/other (3.9.18)\nInstall' in result.stderr
     assert '  /none/such (does not run)\nInstall' in make_venv(PYTHON='/none/such').stderr
 
 
@@ -153,7 +153,7 @@ def test_a_folder_that_the_script_has_not_begun_is_kept(make_venv, tmp_path, nam
     (tmp_path / 'venv').mkdir()
     (tmp_path / 'venv' / name).write_text('of the user')
     result = make_venv({'python3': python('3.11.7')})
-    assert result.returncode == 1 and result.stderr.startswith('venv has no Python 3.9 or newer')
+    assert result.returncode == 1 and result.stderr.startswith('venv has no Python 3.10 or newer')
     assert (tmp_path / 'venv' / name).read_text() == 'of the user'
 
 
@@ -200,9 +200,9 @@ def test_an_installed_mxnet_and_its_numpy_stay(extras, make_venv, tmp_path):
 
 
 def test_an_environment_that_cannot_be_used(make_venv, tmp_path):
-    """Such as one of Python 3.8, one without pip, made by uv, or one whose Python was uninstalled."""
+    """Such as one of Python 3.9, one without pip, made by uv, or one whose Python was uninstalled."""
     assert make_venv({'python3': python('3.11.7', suitable=False)}).returncode == 0
-    message = ("venv has no Python 3.9 or newer that runs and has pip. "
+    message = ("venv has no Python 3.10 or newer that runs and has pip. "
                "Delete venv, or run 'make clean', and make it again.\n")
     (tmp_path / 'pip.log').unlink()
     result = make_venv()
@@ -254,11 +254,11 @@ def test_mxnet_that_cannot_be_repaired(make_venv, tmp_path):
 def test_the_lowest_versions(make_venv, tmp_path):
     """uv installs them, with the Python for which they have wheels."""
     uv = '#!/bin/sh\necho "uv $*" >>"$PIP_LOG"\n'
-    programs = {'python3.11': python('3.11.7'), 'python3.9': python('3.9.18').replace(
+    programs = {'python3.11': python('3.11.7'), 'python3.10': python('3.10.13').replace(
         'mkdir "$3/bin"', f"mkdir \"$3/bin\" && echo '{uv}' >\"$3/bin/uv\" && chmod +x \"$3/bin/uv\"")}
     result = make_venv(programs, arguments=['cpu,test', 'oldest'])
     assert result.returncode == 0, result.stderr
-    assert f'with {tmp_path}/bin/python3.9 and' in result.stdout
+    assert f'with {tmp_path}/bin/python3.10 and' in result.stdout
     _pip, pip, uv, _mxnet = (tmp_path / 'pip.log').read_text().splitlines()
     assert pip.split()[-1].startswith('uv>=')
     assert uv.startswith('uv pip install ')
@@ -268,7 +268,7 @@ def test_the_lowest_versions(make_venv, tmp_path):
 
 @pytest.mark.parametrize('arguments', [['cpu,test'], ['cpu,test', 'oldest']])
 def test_pip_that_fails_leaves_nothing_that_looks_installed(make_venv, tmp_path, arguments):
-    result = make_venv({'python3.9': python('3.9.18')}, arguments, PIP_FAILS='yes')
+    result = make_venv({'python3.10': python('3.10.13')}, arguments, PIP_FAILS='yes')
     assert result.returncode == 1
     assert 'pip could not install' in result.stderr
     assert not (tmp_path / 'venv' / 'installed').exists()

@@ -1,4 +1,5 @@
 """Memory does not grow from epoch to epoch, or from one call of `train` to the next in the same process."""
+import itertools
 import os
 import subprocess
 import sys
@@ -72,7 +73,7 @@ def test_memory_does_not_grow_from_epoch_to_epoch(chapter):
     addresses, memory = sizes(ONE_CALL, chapter)
     assert len(memory) == EPOCHS
     addresses, memory = addresses[-LAST_EPOCHS - 1:], memory[-LAST_EPOCHS - 1:]
-    assert median(after - before for before, after in zip(memory, memory[1:])) < 0.5
+    assert median(after - before for before, after in itertools.pairwise(memory)) < 0.5
     assert addresses[-1] - addresses[0] < 2 * 256 + 16  # the heap grows by 256 MB at a time (`runtime.ALLOCATOR`)
 
 

@@ -1,6 +1,7 @@
 """`import gluon_mgpu as d2l`: quick, without MXNet, and with the names that the chapters use."""
 import ast
 import importlib.util
+import itertools
 import os
 import re
 import subprocess
@@ -115,7 +116,7 @@ def test_the_architecture_page_lists_the_layers():
     level = {name: i for i, names in enumerate(LAYERS) for name in names}
     assert set().union(*listed) == level.keys() - {'__main__'}
     levels = [[level[name] for name in names] for names in listed]
-    assert all(max(above) < min(below) for above, below in zip(levels, levels[1:]))
+    assert all(max(above) < min(below) for above, below in itertools.pairwise(levels))
 
 
 def imports_of(path):

@@ -3,6 +3,7 @@
 Each program trains with the package's functions for the step, and yields the values that it reads, which must equal
 those of the same program in plain Gluon on one device. In float64 only the order of sums differs.
 """
+import itertools
 import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +32,7 @@ FACTOR = 1.0  # which `Reads` reads
 
 def dense(*units, kind=nn.HybridSequential, activation='tanh'):
     net = kind()
-    for size, following in zip(units, units[1:]):
+    for size, following in itertools.pairwise(units):
         net.add(nn.Dense(following, in_units=size, activation=activation))
     return net
 

@@ -4,8 +4,6 @@
 
 The background is transparent and all text stands in light boxes, so that the pictures fit light and dark pages.
 """
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -5,8 +5,6 @@
 A command that fails does not stop the others. Exit status: 0 if all commands succeeded, 1 if some failed, 2 if there is
 no GPU; then nothing is written. With --check, it only looks for a GPU.
 """
-from __future__ import annotations
-
 import argparse
 import os
 import platform

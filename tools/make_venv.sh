@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # usage: tools/make_venv.sh FOLDER EXTRAS [oldest]
 # Create the virtual environment FOLDER if it does not exist, and install this package with EXTRAS in it. An MXNet that is
-# installed there stays. With `oldest`, install the lowest versions that pyproject.toml allows; these have wheels for Python 3.9.
-# PYTHON=/path/to/python selects the Python; otherwise the script looks for the newest one of 3.9 to 3.14, the versions that
-# were tried, and then for a newer one; with `oldest`, first for 3.9.
+# installed there stays. With `oldest`, install the lowest versions that pyproject.toml allows; these have wheels for Python 3.10.
+# PYTHON=/path/to/python selects the Python; otherwise the script looks for the newest one of 3.10 to 3.14, the versions that
+# were tried, and then for a newer one; with `oldest`, first for 3.10.
 set -euo pipefail
 venv=$1
 extras=$2
@@ -46,7 +46,7 @@ candidates() {
     type -p "$PYTHON" || echo "$PYTHON"
     return
   fi
-  for version in ${oldest:+3.9} 3.14 3.13 3.12 3.11 3.10 3.9; do
+  for version in ${oldest:+3.10} 3.14 3.13 3.12 3.11 3.10; do
     type -ap "python$version" || true
     ls -d "${PYENV_ROOT:-${HOME:-}/.pyenv}/versions/$version".*/bin/python 2>/dev/null || true
   done
@@ -59,7 +59,7 @@ find_python() {
     # Run it, because an existing file may not work (pyenv has one for each inactive version).
     version=$("$python" -c 'import sys; print(sys.version.split()[0])' 2>/dev/null) || version='does not run'
     case $version in
-      3.9.* | 3.[1-9][0-9].*)
+      3.[1-9][0-9].*)
         if "$python" -c 'import ensurepip, venv' 2>/dev/null; then
           echo "$python"
           return
@@ -69,7 +69,7 @@ find_python() {
     esac
     found+=("  $python ($version)")
   done < <(candidates)
-  fail 'No usable Python was found; this package needs Python 3.9 or newer with venv. Found:' \
+  fail 'No usable Python was found; this package needs Python 3.10 or newer with venv. Found:' \
     "${found[@]:-  no Python at all}" \
     "Install it: $(how_to_install "$venv_package")" \
     'Or select another Python: make ... PYTHON=/path/to/python3.14'
@@ -92,8 +92,8 @@ if [ ! -e "$folder" ] && [ ! -L "$folder" ]; then
 else
   python=$folder/bin/python
   # uv makes environments without pip
-  if ! "$python" -c 'import pip, sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then
-    fail "$venv has no Python 3.9 or newer that runs and has pip. Delete $venv, or run 'make clean', and make it again."
+  if ! "$python" -c 'import pip, sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+    fail "$venv has no Python 3.10 or newer that runs and has pip. Delete $venv, or run 'make clean', and make it again."
   fi
   if [ -n "${PYTHON:-}" ]; then
     has=$(identity "$python")

@@ -5,8 +5,6 @@ with --all. Faults are planted in a copy of the repository. tools/accepted_mutan
 noticed: a line as this script prints it, and below it the reason, indented. The exit status is not 0 if another
 survives, or if a line in the file matches no fault any more.
 """
-from __future__ import annotations
-
 import argparse
 import ast
 import contextlib
@@ -21,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +151,7 @@ def main(argv: list[str] | None = None, root: Path = REPO) -> None:
     parser.add_argument('--all', action='store_true', help='run the slow tests as well')
     args = parser.parse_args(argv)
     lines = (root / 'tools/accepted_mutants.txt').read_text().splitlines()
-    accepted = {line for line, reason in zip(lines, lines[1:]) if line[:1].strip('# ') and reason[:1] == ' '}
+    accepted = {line for line, reason in pairwise(lines) if line[:1].strip('# ') and reason[:1] == ' '}
     faults = {path.relative_to(root): mutants(path, str(path.relative_to(root / 'gluon_mgpu')))
               for folder in FOLDERS for path in sorted((root / 'gluon_mgpu' / folder).rglob('*.py'))}
     if outdated := accepted.difference(*faults.values()):

@@ -1,6 +1,4 @@
 """Write the table of operators in docs/export.md: python tools/operators_table.py"""
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

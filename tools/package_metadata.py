@@ -4,8 +4,6 @@ The package index shows README.md outside the repository. With the variable REPO
 https://github.com/someone/gluon_mgpu, README's links lead to the files of this version there, and the index lists the
 addresses. Without it, the links stay as they are.
 """
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

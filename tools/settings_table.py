@@ -1,6 +1,4 @@
 """Write the table of settings in docs/command-line.md: python tools/settings_table.py"""
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -9,8 +9,6 @@
   carries the name of its column.
 - The API has a page of the public names and one of the chapters, generated from the docstrings.
 """
-from __future__ import annotations
-
 import ast
 import posixpath
 import re

@@ -1,6 +1,4 @@
 """Matplotlib: its warnings, text of figures, and atomic writing of them."""
-from __future__ import annotations
-
 import contextlib
 import io
 import logging

@@ -1,6 +1,4 @@
 """Batches of images and labels from arrays in memory."""
-from __future__ import annotations
-
 import hashlib
 import math
 import re

@@ -59,7 +59,7 @@ def download(dataset: str, folder: Path, progress: bool = True) -> None:
 
 def _download_from(mirror: str, checksums: tuple[str, ...], folder: Path, progress: bool) -> str:
     """Download the files missing in `folder` from one mirror; return what went wrong, or ''."""
-    for name, checksum in zip(FILES, checksums):
+    for name, checksum in zip(FILES, checksums, strict=True):
         if find(folder, name):
             continue
         try:

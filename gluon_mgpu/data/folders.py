@@ -1,6 +1,4 @@
 """Folders of dataset files: one that the user names, or the user's cache folder."""
-from __future__ import annotations
-
 import contextlib
 import os
 from pathlib import Path
@@ -36,7 +34,7 @@ def cache_dir() -> Path:
     """Return ``gluon-mgpu`` in XDG_CACHE_HOME, else in ``~/.cache``; DownloadError if there is no home folder."""
     try:
         return Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') / 'gluon-mgpu'
-    except (RuntimeError, KeyError):  # KeyError: Python 3.9
+    except RuntimeError:
         raise DownloadError('there is no home folder to store downloads in', 'set XDG_CACHE_HOME to a writable '
                             'folder, or name a folder that contains fashion-mnist/ or mnist/ with --data-dir') from None
 

@@ -2,8 +2,6 @@
 
 60,000 training and 10,000 test images of 28x28 grey pixels, the letters A to J, in different fonts.
 """
-from __future__ import annotations
-
 import contextlib
 import io
 from pathlib import Path
@@ -122,7 +120,7 @@ def load(cache_dir: Path | None) -> tuple[tuple, tuple]:
                   *make(numpy.random.default_rng((0, 1)), TEST_FONTS, NUM_TEST)]
         if path:
             content = io.BytesIO()
-            numpy.savez(content, **dict(zip(ARRAYS, arrays)))
+            numpy.savez(content, **dict(zip(ARRAYS, arrays, strict=True)))
             with contextlib.suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(path, content.getbuffer())

@@ -1,6 +1,4 @@
 """GPUs that MXNet can use, and the reasons why it cannot use others."""
-from __future__ import annotations
-
 from ..base.flags import Parser
 from ..base.machine import num_cores
 from ..base.text import print_text

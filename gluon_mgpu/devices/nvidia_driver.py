@@ -2,8 +2,6 @@
 
 It obeys CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER, and numbers the GPUs like MXNet: index i is ``mx.gpu(i)``.
 """
-from __future__ import annotations
-
 import ctypes
 import os
 from ctypes import byref, c_char, c_int, c_size_t

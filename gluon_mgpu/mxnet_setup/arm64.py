@@ -5,8 +5,6 @@
 The wheel on PyPI links to Arm's performance libraries, which PyPI does not have. It uses BLAS, LAPACK and mathematical
 functions from them; OpenBLAS, LAPACKE and libm of the system have the same.
 """
-from __future__ import annotations
-
 import os
 import platform
 import shutil

@@ -1,6 +1,4 @@
 """The installed MXNet and what is wrong with it: one line per fault, with the remedy. Imports no MXNet."""
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import importlib.util
@@ -76,8 +74,6 @@ def package_folder(module: str) -> str | None:
 
 def obstacle() -> str:
     """Return a known reason why MXNet cannot be imported or would fail later, with the remedy, or ''."""
-    if sys.version_info < (3, 9):  # noqa: UP036 (in a checkout, pip has not checked it)
-        return f'Python 3.{sys.version_info[1]} is too old for this package: use Python 3.9 or newer'
     builds = installed_builds()
     if len(builds) > 1:
         return f'{" and ".join(builds)} are both installed and have overwritten each other: {replacement("cpu")}'

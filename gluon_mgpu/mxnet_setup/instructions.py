@@ -1,6 +1,4 @@
 """Instructions of x86-64 processors that the libraries inside MXNet leave unused: AMX in oneDNN, AVX2 in OpenBLAS."""
-from __future__ import annotations
-
 import _ctypes
 import contextlib
 import ctypes

@@ -1,6 +1,4 @@
 """Names that MXNet reads from NumPy and newer versions lack, and NumPy's numbers as text that MXNet can read."""
-from __future__ import annotations
-
 import sys
 from abc import ABC
 from types import ModuleType, SimpleNamespace

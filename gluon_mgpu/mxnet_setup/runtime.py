@@ -1,6 +1,4 @@
 """Preparation of the process before it imports MXNet: environment, allocator, missing names, CUDA libraries."""
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import functools

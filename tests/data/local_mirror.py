@@ -1,6 +1,4 @@
 """A local web server that serves files, or fails like real servers."""
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import threading

@@ -1,6 +1,4 @@
 """Fixture that simulates machines."""
-from __future__ import annotations
-
 import pytest
 from machines import WHEEL
 

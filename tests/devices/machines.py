@@ -1,6 +1,4 @@
 """GPUs of simulated machines, and helpers of the tests of devices."""
-from __future__ import annotations
-
 import pytest
 
 from gluon_mgpu.devices.nvidia_driver import Gpu

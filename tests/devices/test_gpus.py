@@ -1,6 +1,4 @@
 """Tests of the GPUs that MXNet sees and has code for, on simulated machines."""
-from __future__ import annotations
-
 import pytest
 from machines import H200, K80, REVIVED, RTX4090, V100, cpus, error_of, gpus
 

@@ -1,6 +1,4 @@
 """Tests of device lists, on simulated machines."""
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,6 +1,4 @@
 """Tests of the driver query, with a fake library in Python and a stub made with the C compiler."""
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

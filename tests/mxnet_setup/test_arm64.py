@@ -1,6 +1,4 @@
 """Tests of the repair of MXNet's library on ARM64, on a fake machine, and of OpenBLAS's threads."""
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

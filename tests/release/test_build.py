@@ -1,6 +1,4 @@
 """Contents of the wheel and the source archive; the wheel's files alone can train in another folder."""
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -59,7 +57,7 @@ def test_the_metadata_of_the_wheel(installed):
     metadata = Parser().parsestr((installed / f'{NAME}.dist-info/METADATA').read_text())
     assert metadata['Version'] == gluon_mgpu.__version__
     assert metadata['License-Expression'] == 'Apache-2.0'
-    assert metadata['Requires-Python'] == '>=3.9'
+    assert metadata['Requires-Python'] == '>=3.10'
     assert {'cpu', 'cu112', 'mxnet2', 'test'} <= set(metadata.get_all('Provides-Extra'))
     assert not any('mxnet' in r and 'extra' not in r for r in metadata.get_all('Requires-Dist'))  # the user chooses one
 

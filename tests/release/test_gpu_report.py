@@ -1,6 +1,4 @@
 """tools/gpu_report.py with a stub driver, with a test list and the real one."""
-from __future__ import annotations
-
 import importlib
 import os
 import re

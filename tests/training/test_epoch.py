@@ -200,7 +200,7 @@ def test_waits_four_times_a_second_or_every_sixteenth_batch(clock, seconds, most
         run.end_epoch(epoch / 2)
     assert len(read) == 50
     read_at = sorted(set(read))
-    assert {b - a for a, b in zip(read_at[1:], read_at[2:-1])} == {most}
+    assert {b - a for a, b in itertools.pairwise(read_at[1:-1])} == {most}
 
 
 @pytest.mark.parametrize('bad', [float('nan'), float('inf')])

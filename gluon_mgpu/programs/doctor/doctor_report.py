@@ -1,6 +1,4 @@
 """The report of the doctor. The self-test runs in a subprocess, so that a hang or crash there does not affect it."""
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

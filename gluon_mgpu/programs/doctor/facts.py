@@ -1,6 +1,4 @@
 """Facts about this process and its machine. Needs neither MXNet nor NumPy, and does not import MXNet."""
-from __future__ import annotations
-
 import json
 import os
 import platform

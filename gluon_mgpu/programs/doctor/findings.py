@@ -1,6 +1,4 @@
 """Problems found in the facts, each with its remedy, the worst first."""
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -46,8 +44,8 @@ def _unset(facts: dict) -> str:
 
 def _self_test(facts: dict) -> Iterator[Finding]:
     test, missing = facts['self_test'], facts['packages_missing']
-    # A remedy that installs this package, or another Python, installs them as well
-    if missing and not re.search(r"^Python |install (\.|'\.\[cu112\]') && ", test.get('mxnet', {}).get('error', '')):
+    # A remedy that installs this package installs them as well
+    if missing and not re.search(r"install (\.|'\.\[cu112\]') && ", test.get('mxnet', {}).get('error', '')):
         yield Finding('fault', f'not installed: {", ".join(missing)}', f'pip install {" ".join(missing)}')
     if test['during']:
         yield _crash(facts)

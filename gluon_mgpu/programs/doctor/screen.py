@@ -1,6 +1,4 @@
 """The doctor's report as one screen of text: problems first, then facts."""
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Iterator

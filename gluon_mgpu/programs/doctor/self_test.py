@@ -2,8 +2,6 @@
 
 It prints a line of JSON after each stage: a result, which has ``'says'`` for the screen or ``'error'``.
 """
-from __future__ import annotations
-
 import faulthandler
 import json
 import os
@@ -60,7 +58,7 @@ def allreduce() -> dict[str, Any]:
     algorithms: dict[str, Any] = {"the chapter's": scratch.allreduce, **ALGORITHMS}
     values = numpy.random.default_rng(0).integers(-1000, 1000, (len(chosen), 1001)).astype('float32')
     for name, algorithm in algorithms.items():
-        data = [np.array(value, ctx=device) for value, device in zip(values, chosen)]
+        data = [np.array(value, ctx=device) for value, device in zip(values, chosen, strict=True)]
         algorithm(data)
         if not all((array.asnumpy() == values.sum(axis=0)).all() for array in data):
             wrong.append(name)

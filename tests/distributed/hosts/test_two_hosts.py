@@ -14,7 +14,7 @@ import gluon_mgpu
 PYTHON = Path(sys.executable)
 PACKAGE = Path(gluon_mgpu.__file__)
 # Another Python version, and a Python without Horovod, are simulated by a module that Python imports when it starts
-SITE = {'python': 'import sys; sys.version = sys.version.replace(sys.version.split()[0], "3.9.99")',
+SITE = {'python': 'import sys; sys.version = sys.version.replace(sys.version.split()[0], "3.10.99")',
         'no Horovod': 'import sys; sys.modules["horovod"] = None'}
 
 
@@ -126,7 +126,7 @@ def test_the_package_differs(job, hosts, train, tmp_path):
 
 
 @pytest.mark.parametrize(('difference', 'line'), [
-    ('python', 'on worker 0 (host1) and 3.9.99 on worker 1 (host2): start all workers with the same program, flags, '),
+    ('python', 'on worker 0 (host1) and 3.10.99 on worker 1 (host2): start all workers with the same program, flags, '),
     ('no Horovod', '[1] scratch: worker 1 (host2): Horovod is not installed: ')])
 def test_the_python_differs(job, hosts, train, tmp_path, difference, line):
     seen, of_host2 = tmp_path / 'site', tmp_path / 'site-of-host2'

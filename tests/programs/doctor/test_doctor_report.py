@@ -1,8 +1,6 @@
 """Tests of the doctor's report: its command line, and the self-test in a process of its own."""
-import ast
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -27,18 +25,6 @@ def test_the_subprocess_hangs_crashes_or_fails(program, timeout, ended, during, 
     assert time.monotonic() - start < timeout + 5
     assert (found['ended'], found['during']) == (ended, during)
     assert found['stderr'] == (['gone'] if 'gone' in program else [])
-
-
-def test_it_starts_with_a_python_that_is_too_old():
-    """Python 3.8 cannot compute the annotations list[str] and str | None."""
-    code = ('import gluon_mgpu.__main__, gluon_mgpu.programs.doctor.doctor_report, json, sys; '
-            'print(json.dumps([module.__file__ for name, module in sys.modules.items() if "gluon_mgpu" in name]))')
-    trees = [ast.parse(Path(path).read_bytes())
-             for path in json.loads(subprocess.check_output([sys.executable, '-c', code]))]
-    computed = [part for tree in trees if not any(getattr(node, 'module', '') == '__future__' for node in tree.body)
-                for node in ast.walk(tree) for name in ('annotation', 'returns') if getattr(node, name, None)
-                for part in ast.walk(getattr(node, name))]
-    assert len(trees) > 10 and not any(isinstance(part, (ast.Subscript, ast.BinOp)) for part in computed)
 
 
 def test_a_path_object_in_the_path_of_python(monkeypatch):

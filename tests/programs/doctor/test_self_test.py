@@ -5,7 +5,6 @@ from slow import slow
 from gluon_mgpu import scratch
 from gluon_mgpu.mxnet_setup.compat import mx
 from gluon_mgpu.parallel import allreduce
-from gluon_mgpu.parallel.sharing import Devices
 from gluon_mgpu.programs.doctor import self_test
 
 train_batch = scratch.train_batch
@@ -19,12 +18,12 @@ def forget_the_last(data):
 def lose_a_row(X, y, device_params, devices, lr):
     """A step that loses a row if there are several devices."""
     kept = len(X) - (len(devices) > 1)
-    return train_batch(X[:kept], y[:kept], device_params, Devices(devices, len(X), allreduce=scratch.allreduce), lr)
+    return train_batch(X[:kept], y[:kept], device_params, devices, lr, batch_size=len(X))
 
 
 def lose_a_gradient(X, y, device_params, devices, lr):
     """A step whose allreduce loses a device's gradient."""
-    return train_batch(X, y, device_params, Devices(devices, allreduce=forget_the_last), lr)
+    return train_batch(X, y, device_params, devices, lr, allreduce=forget_the_last)
 
 
 def step_of_nan(X, y, device_params, devices, lr):

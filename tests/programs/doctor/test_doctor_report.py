@@ -59,17 +59,6 @@ def test_the_command_line_shows_the_screen(can_train, monkeypatch, capsys):
                              '            for GPUs y']
 
 
-@pytest.mark.parametrize('streams', [['stdout'], ['stderr'], ['stdout', 'stderr']])
-def test_closed_streams(streams, monkeypatch):
-    """A stream that was closed when Python started is None. The exit status still shows that training can run."""
-    monkeypatch.setattr(module, 'run_self_test', lambda timeout: SELF_TEST)
-    for name in streams:
-        monkeypatch.setattr(sys, name, None)
-    assert main([]) == 0 and main(['--json']) == 0
-    for name in streams:
-        getattr(sys, name).close()  # the replacement made by `run_program`
-
-
 @pytest.mark.parametrize(('path', 'status', 'line'), [(None, 1, ''), ('/dev/full', 2, 'doctor: [Errno 28] No space')],
                          ids=['closed pipe', 'full disk'])
 def test_stdout_that_cannot_be_written(path, status, line, monkeypatch, capsys):

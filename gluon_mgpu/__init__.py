@@ -23,7 +23,7 @@ _NAMES_OF = {  # module: its public names; a deep path to anything else may chan
     'networks.static_shapes': ('StaticSequential',),
     'parallel.allreduce': ('Traffic', 'ring', 'star', 'tree'),
     'parallel.split': ('split_and_load', 'split_batch'),
-    'parallel.step': ('gradients', 'prepare_idle_devices', 'zero_grad'),
+    'parallel.step': ('gradients', 'prepare_idle_devices'),
     'parallel.sync_batch_norm.synchronized': ('SyncBatchNorm',),
     'distributed.horovod_workers': ('HorovodWorkers',),
     'training.callback': ('Callback',),

@@ -22,9 +22,9 @@ from .networks.resnet import resnet18
 from .outputs.plot import Animator
 from .parallel.split import split_batch
 from .parallel.step import params_with_gradients, prepare_idle_devices
-from .parallel.sync_batch_norm import synchronized
+from .parallel.sync_batch_norm.synchronized import SyncBatchNorm
+from .parallel.sync_batch_norm.train_batch import train_batch_synchronized
 from .settings.setup import TrainingSetup, with_settings
-from .training.accumulation import NoUpdate
 from .training.evaluate import evaluate_accuracy_gpus
 from .training.run import Run
 
@@ -42,7 +42,7 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
         ls = [loss(net(X_shard), y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
     for l in ls:
         l.backward()
-    prepare_idle_devices(net, X, devices)  # without rows: gradients 0, batch norm's statistics of the first device
+    prepare_idle_devices(net, X, devices)  # without rows, they add 0, not the gradients of the batch before
     trainer.step(batch_size or y.shape[0])
     return ls
 
@@ -68,16 +68,16 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **setting
     # gluon.Trainer(params, optimizer, optimizer_params, update_on_kvstore=False); with --horovod or --clip-norm, a
     # subclass of it
     trainer = run.workers.trainer(params, setup.optimizer, setup.optimizer_params, setup.clip_norm)
-    # With --sync-batch-norm, all devices compute each layer together; with --accumulate, `step` is called for each part
-    trained_net = synchronized.SyncBatchNorm(net, run.workers) if setup.sync_batch_norm else net
-    step = setup.in_parts(synchronized.train_batch if setup.sync_batch_norm else train_batch, trainer=NoUpdate())
+    # The network and train_batch, unless --sync-batch-norm or --accumulate ask for others
+    trained_net = SyncBatchNorm(net, run.workers) if setup.sync_batch_norm else net
+    step = setup.step(train_batch_synchronized if setup.sync_batch_norm else train_batch)
     loss = cross_entropy  # as in scratch.py
     num_epochs = run.num_epochs
     animator = Animator('epoch', f'{run.evaluated} acc', xlim=[1, num_epochs])
     for epoch in run.epochs(net, trainer, seed=setup.seed, lr=lr):
         for X, y in run.batches(train_iter):  # measures the time, and waits at the end, as npx.waitall()
             trainer.set_learning_rate(run.lr)  # the book's {'learning_rate': lr}; here, a schedule may change it
-            run.record_losses(step(X, y, trained_net, loss, trainer=trainer, devices=devices, batch_size=batch_size))
+            run.record_losses(step(X, y, trained_net, loss, trainer, devices, batch_size))
         test_acc = evaluate_accuracy_gpus(net, test_iter, devices=devices, workers=run.workers)
         animator.add(epoch, (test_acc,))
         run.end_epoch(test_acc)

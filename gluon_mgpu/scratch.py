@@ -25,7 +25,7 @@ from .networks.hybridized import hybridized
 from .networks.loss import cross_entropy
 from .outputs.plot import Animator
 from .parallel.split import split_batch
-from .parallel.step import zero_grad
+from .parallel.step import prepare_idle_devices
 from .settings.setup import TrainingSetup, with_settings
 from .training.evaluate import evaluate_accuracy_gpus
 from .training.run import Run
@@ -131,7 +131,7 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
               for X_shard, y_shard, device_W in zip(X_shards, y_shards, device_params)]
     for l in ls:  # Backpropagation is performed separately on each device
         l.backward()
-    zero_grad(device_params, devices[len(ls):])  # devices without rows: not the gradients of the batch before
+    prepare_idle_devices(device_params, X, devices)  # without rows, they add 0, not the gradients of the batch before
     # Sum the gradients of all devices and give every device the sum
     for i in range(len(device_params[0])):
         allreduce([device_params[c][i].grad for c in range(len(devices))])
@@ -170,9 +170,8 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **setting
     # Copy the model parameters to every device
     device_params = [get_params(params, d) for d in devices]
     params_on = dict(zip(devices, device_params))
-    # With --allreduce or --horovod, another function sums; with --accumulate, `step` calls train_batch for each part
-    sum_all = setup.allreduce_or(allreduce)
-    step = setup.in_parts(train_batch, lr=0, allreduce=lambda data: None)
+    # train_batch and allreduce, unless --accumulate, --allreduce or --horovod ask for others
+    step, sum_gradients = setup.step(train_batch), setup.allreduce(allreduce)
     num_epochs = run.num_epochs
     animator = Animator('epoch', f'{run.evaluated} acc', xlim=[1, num_epochs])
     # `run` counts from 1, seeds each epoch, and checks that parameters stay finite. run.lr is lr, or what lr returns
@@ -180,8 +179,7 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **setting
         # After the last batch, this waits for the devices, as npx.waitall() in 13.6, and stops the clock
         for X, y in run.batches(train_iter):
             # Perform multi-device training for a single minibatch
-            run.record_losses(step(X, y, device_params, devices=devices, lr=run.lr, batch_size=batch_size,
-                                   allreduce=sum_all))
+            run.record_losses(step(X, y, device_params, devices, run.lr, batch_size, sum_gradients))
         # Evaluate the model on all devices; the book does so on the first, and asks for this in an exercise
         test_acc = evaluate_accuracy_gpus(lambda X: lenet(X, params_on[X.ctx]), test_iter, devices=devices,
                                           workers=run.workers)

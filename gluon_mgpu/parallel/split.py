@@ -40,26 +40,19 @@ def split_and_load(data: Any, ctx_list: Sequence[Context], batch_axis: int = 0, 
         stays. A shard on the device of `data` shares its memory, so do not write into it. After ``npx.reset_np()``, the
         shards are arrays of ``mx.nd``, those of NumPy arrays float32, as with Gluon's.
     """
-    n, devices = check_rows(data, axis=batch_axis), list(ctx_list)
+    n, devices = num_rows(data, batch_axis=batch_axis), list(ctx_list)
     if not devices or (even_split and n % len(devices)):
         raise ValueError(f'cannot split {counted(n, "row")} over {counted(len(devices), "device")}'
                          + (' evenly: leave even_split out' if devices else ': name at least one'))
     k = min(n, len(devices))
     if k > 1 and omp_threads() > 1:
         check_omp_threads(devices)
-    is_np = mx.util.is_np_array()
-    arrays = [_from_numpy(array, array.dtype if is_np else 'float32') if isinstance(array, numpy.ndarray) else
-              array if isinstance(array, CSR) else array.as_np_ndarray() for array in leaves(data)]
-    parts = _rows(n, k) if batch_axis == 0 else [(slice(None),) * batch_axis + (rows,) for rows in _rows(n, k)]
+    indices = [(slice(None),) * batch_axis + (rows,) if batch_axis else rows for rows in _rows(n, k)]
     try:
-        shards = [[array[rows].as_in_context(device) if isinstance(array, CSR) else array[rows].as_in_ctx(device)
-                   for array in arrays] for rows, device in zip(parts, devices)]
+        return _shards(data, indices, devices[:k])
     except (mx.MXNetError, TypeError):
         check_devices(devices)  # says which one is missing or no device
         raise
-    if not is_np:
-        shards = [[array.as_nd_ndarray() for array in shard] for shard in shards]
-    return [refill(data, iter(shard)) for shard in shards]
 
 
 def split_batch(X: Any, y: Any, devices: Sequence[Context]) -> tuple[list[Any], list[Any]]:
@@ -69,26 +62,28 @@ def split_batch(X: Any, y: Any, devices: Sequence[Context]) -> tuple[list[Any], 
 
     Source: D2L 13.5.5, ``split_batch``.
     """
-    check_rows(X, y)
+    num_rows(X, y)  # the same in both
     return split_and_load(X, devices), split_and_load(y, devices)
 
 
-def check_rows(*batch: Any, axis: int = 0) -> int:
+def num_rows(*batch: Any, batch_axis: int = 0) -> int:
     """Return the number of rows that all arrays of a batch, X or X and y, have; ValueError if they differ."""
-    sizes: list[int] = []
+    sizes = set()
     for data in batch:
-        arrays = leaves(data)
-        if not arrays or not all(isinstance(array, (numpy.ndarray, mx.nd.NDArray)) and array.shape[axis:] and
-                                 not isinstance(array, ROW_SPARSE) for array in arrays):
-            if any(isinstance(array, ROW_SPARSE) for array in arrays):
-                raise ValueError('cannot split a RowSparseNDArray, whose rows MXNet cannot slice: pass '
-                                 "array.tostype('default')")
+        if isinstance(data, (list, tuple)) and any(item is not None for item in data):
+            sizes.add(num_rows(*[item for item in data if item is not None], batch_axis=batch_axis))
+        elif isinstance(data, ROW_SPARSE):
+            raise ValueError('cannot split a RowSparseNDArray, whose rows MXNet cannot slice: pass '
+                             "array.tostype('default')")
+        elif isinstance(data, (numpy.ndarray, mx.nd.NDArray)) and (shape := data.shape[batch_axis:]):
+            sizes.add(shape[0])
+        else:
             raise ValueError(f'cannot split a {type(data).__name__}: pass an array (n, ...) of mxnet.np or NumPy, or '
                              'lists and tuples of such arrays')
-        sizes += [array.shape[axis] for array in arrays]
-    if len({*sizes}) > 1:
-        raise ValueError(f'arrays of {", ".join(map(str, sizes))} rows: those of a batch must have the same number')
-    return sizes[0]
+    if len(sizes) > 1:
+        raise ValueError(f'arrays of {", ".join(map(str, sorted(sizes)))} rows: those of a batch must have the same '
+                         'number')
+    return sizes.pop()
 
 
 def rows_of(data: Any, rows: slice) -> Any:
@@ -102,7 +97,20 @@ def _rows(n: int, k: int) -> list[slice]:
     return [shard_rows(n, i, k) for i in range(k)]
 
 
-def _from_numpy(array: numpy.ndarray, dtype: Any) -> Any:
-    copy, view = empty_with_view(array.shape, dtype)
-    view[:] = array
-    return copy
+def _shards(data: Any, indices: list, devices: list) -> list:
+    """Return on each device its part of an array, or of arrays in nested lists and tuples, in which None stays."""
+    if data is None:
+        return [None] * len(devices)
+    if isinstance(data, (list, tuple)):
+        make = getattr(type(data), '_make', tuple if isinstance(data, tuple) else list)  # _make: a named tuple's
+        return [make(items) for items in zip(*(_shards(item, indices, devices) for item in data))]
+    if isinstance(data, CSR):
+        return [data[rows].as_in_context(device) for rows, device in zip(indices, devices)]
+    is_np = mx.util.is_np_array()
+    if isinstance(data, numpy.ndarray):
+        array, view = empty_with_view(data.shape, data.dtype if is_np else 'float32')
+        view[:] = data
+    else:
+        array = data.as_np_ndarray()
+    shards = [array[rows].as_in_ctx(device) for rows, device in zip(indices, devices)]
+    return shards if is_np else [shard.as_nd_ndarray() for shard in shards]

@@ -1,30 +1,81 @@
-"""The training step on several devices: the parts that are the same for every network.
+"""The gradients of a network on several devices, also on those that get no rows of a small batch.
 
-A network is a Gluon block, a `SyncBatchNorm`, or a list of parameters for each device, attached with
-``grad_req='write'``.
+A network is a Gluon block, a `SyncBatchNorm`, its parameters as a list or ``net.collect_params()``, or, as in the
+chapter from scratch, a list of arrays for each device.
 """
-from collections.abc import Sequence
+from __future__ import annotations
+
 from typing import Any
 
 from ..base.nested import leaves
-from ..base.text import counted
-from ..devices.lists import check_list
-from ..mxnet_setup.compat import fill, gluon, npx, running_statistics, trainer_devices
-from .split import check_rows
+from ..mxnet_setup.compat import autograd, fill, gluon, npx, running_statistics, trainer_devices, zeros
 
 
-def check_losses(ls: list, X: Any) -> None:
-    """Raise ValueError if there are fewer losses than rows in the batch `X`."""
-    if (size := sum(l.size for l in ls)) < (num_rows := check_rows(X)):
-        raise ValueError(f'the loss has {counted(size, "value")} for {counted(num_rows, "row")}: return one for each '
-                         'row, because the mean of a shard would depend on the number of devices')
-
-
-def params_with_gradients(net: Any) -> list:
+def params_with_gradients(net: Any) -> list[gluon.Parameter]:
     """Return the parameters of a Gluon network that have gradients."""
+    params = net.collect_params() if hasattr(net, 'collect_params') else net
+    params = params.values() if hasattr(params, 'values') else params
     # MXNet 2 lists a parameter that several layers share once for each layer
-    params = {id(param): param for param in net.collect_params().values()}.values()
-    return [param for param in params if param.grad_req != 'null']
+    return [param for param in {id(param): param for param in params}.values() if param.grad_req != 'null']
+
+
+def gradients(net: Any, devices: list) -> list:
+    """Return the gradients of a network on these devices."""
+    if _is_lists_of_arrays(net):
+        return [param.grad for params in net for param in params if param.ctx in devices]
+    params = [param for param in params_with_gradients(net) if not param._deferred_init]
+    return [param.grad(device) for device in devices for param in params]
+
+
+def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:
+    """Set the gradients of the devices that got no rows of the batch `X` to 0, in place.
+
+    With n rows, these are the devices after the first n. Otherwise they would add the gradients of the batch before to
+    the sum. Gradients with ``grad_req='add'`` stay, because they are sums. If `net` has batch norm, these devices also
+    get the running statistics of the first device, after a wait for all devices; otherwise this does not block.
+    """
+    num_rows = len(leaves(X)[0])
+    if idle_devices := devices[num_rows:]:
+        if _is_lists_of_arrays(net):
+            _add_nothing([param for params in net for param in params if param.ctx in idle_devices])
+            return
+        if num_rows:
+            _copy_statistics(net, devices[0], idle_devices)
+        for param in params_with_gradients(net):
+            if not param._deferred_init:  # as before the first batch
+                _zero_gradient(param, idle_devices)
+
+
+def _is_lists_of_arrays(net: Any) -> bool:
+    return isinstance(net, (list, tuple)) and not all(isinstance(param, gluon.Parameter) for param in net)
+
+
+def _add_nothing(params: list) -> None:
+    """Let autograd write the gradient 0, or add it: only MXNet knows if an array was attached with ``'add'``."""
+    with autograd.record():
+        outputs = [param + 0 for param in params]
+    autograd.backward(outputs, [zeros(param.shape, param.dtype, param.ctx) for param in params])
+
+
+def _copy_statistics(net: Any, source: Any, devices: list) -> None:
+    """Copy batch norm's running statistics from one device to others."""
+    if hasattr(net, 'collect_params'):
+        statistics = [param for param in running_statistics(net) if not param._deferred_init]
+        if statistics:
+            npx.waitall()  # under ``hybridize(static_shape=True)``, backward passes write them without the engine
+        for param in statistics:
+            for device in devices:
+                param.data(source).copyto(param.data(device))
+
+
+def _zero_gradient(param: gluon.Parameter, devices: list) -> None:
+    """Set a gradient to 0; if all other devices have written theirs, mark it as written, which Gluon's Trainer asks."""
+    copies = dict(zip(param.list_ctx(), param._data))  # `param.data` fails for row-sparse parameters
+    is_fresh = all(data._fresh_grad for device, data in copies.items() if device not in devices)
+    for device in devices:
+        if param.grad_req == 'write':
+            fill(param.grad(device), 0)
+        copies[device]._fresh_grad = is_fresh
 
 
 def zero_unused_gradient(param: gluon.Parameter) -> None:
@@ -35,77 +86,24 @@ def zero_unused_gradient(param: gluon.Parameter) -> None:
         weight._fresh_grad = True
 
 
-def gradients(net: Any, devices: list, kinds: Sequence[str] = ('write', 'add')) -> list:
-    """Return the gradients on these devices; of a Gluon network, those whose ``grad_req`` is in `kinds`."""
-    if not hasattr(net, 'collect_params'):
-        return [param.grad for params in net for param in params if param.ctx in devices]
-    params = [param for param in params_with_gradients(net) if param.grad_req in kinds and not param._deferred_init]
-    return [param.grad(device) for device in devices for param in params]
+def check_trainer(trainer: Any, devices: list | None = None) -> None:
+    """Raise ValueError unless a Trainer sums gradients and is, with its parameters, on one list of devices.
 
-
-def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:
-    """Set the gradients of the devices that got no rows of the batch `X` to zero, in place.
-
-    With n rows, these are the devices after the first n; their old gradients would enter the sum. If the network has
-    batch norm, they also get the running statistics of the first device, after a wait for all devices; not if the batch
-    has no rows. Otherwise this does not block.
-    """
-    num_rows = len(leaves(X)[0])
-    if not (idle_devices := devices[num_rows:]):
-        return
-    is_network = hasattr(net, 'collect_params')
-    statistics = [param for param in running_statistics(net) if not param._deferred_init] if is_network else []
-    if num_rows and statistics:
-        npx.waitall()  # under ``hybridize(static_shape=True)``, backward passes write statistics without the engine
-        for param in statistics:
-            for device in idle_devices:
-                param.data(devices[0]).copyto(param.data(device))
-    zero_grad(net, idle_devices)
-
-
-def zero_grad(net: gluon.Block, devices: list) -> None:
-    """Set the gradients of a network, or of lists of arrays, on these devices to zero, in place; does not block.
-
-    Gradients with ``grad_req='add'`` stay: they are sums, to which these devices add nothing. A gradient that all other
-    devices have written is marked as written here as well (without others, every one), so that Gluon's Trainer accepts
-    it.
-    """
-    if devices == []:
-        return
-    devices = check_list(devices)
-    for gradient in gradients(net, devices, ['write']):
-        fill(gradient, 0)
-    for param in params_with_gradients(net) if hasattr(net, 'collect_params') else ():
-        if param._deferred_init:  # before the first batch
-            continue
-        copies = dict(zip(param.list_ctx(), param._data))  # `param.data` fails for row-sparse parameters
-        is_fresh = all(data._fresh_grad for device, data in copies.items() if device not in devices)
-        for device in devices:
-            copies[device]._fresh_grad = is_fresh
-
-
-def prepare_trainer(trainer: gluon.Trainer, devices: list) -> None:
-    """Check the Trainer; does not block. If its key-value store updates, mark all gradients as not yet written.
-
-    Raises ValueError unless it sums gradients and is, with its parameters, on `devices`, in the same order.
+    These are `devices`, by default those that it was made for.
     """
     if not isinstance(trainer, gluon.Trainer):
         raise ValueError(f'trainer is a {type(trainer).__name__}: pass a gluon.Trainer, made after net.initialize')
-    check_same('the Trainer was made for', trainer_devices(trainer), devices)
-    if len(devices) > 1 and trainer._kvstore_params['kvstore'] is None:
+    made_for = trainer_devices(trainer)
+    if len(made_for) > 1 and trainer._kvstore_params['kvstore'] is None:
         raise ValueError("the Trainer was made with kvstore=None and sums no gradients: leave out that argument, or "
                          "pass 'device'")
+    check_same('the Trainer was made for', made_for, devices or made_for)
     for param in trainer._params:
-        check_same(f'{param.name} is on', param.list_ctx(), devices)
-        # With a key-value store that updates, Gluon's step does not mark them, and would add old gradients of unused
-        # layers again
-        if trainer._update_on_kvstore and param.grad_req != 'null':
-            for weight in param._data or ():
-                weight._fresh_grad = False
+        check_same(f'{param.name} is on', param.list_ctx(), made_for)
 
 
-def check_same(what: str, found: Sequence, devices: Sequence) -> None:
+def check_same(what: str, found: list, devices: list) -> None:
     """Raise ValueError unless two lists have the same devices in the same order. `what` begins the message."""
     if found != devices:
-        raise ValueError(f'{what} {found}, but the step is on {list(devices)}: use the same devices for both; make a '
+        raise ValueError(f'{what} {found}, but the step is on {devices}: use the same devices for both; make a '
                          'Trainer after the network is initialized')

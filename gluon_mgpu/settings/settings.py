@@ -216,10 +216,6 @@ def check_together(settings: dict, devices: list, name: Callable[[str], str] = s
     if settings.get('accumulate', 1) > settings.get('batch_size', 1):
         raise ValueError(f'{name("accumulate")} {settings["accumulate"]}: must be at most {name("batch_size")} '
                          f'{settings["batch_size"]}')
-    dtype = settings.get('dtype', 'float32')
-    if settings.get('accumulate', 1) > 1 and dtype != 'float32' and not settings.get('sync_batch_norm'):
-        raise ValueError(f'{name("accumulate")} {settings["accumulate"]}: MXNet does not add up gradients '
-                         f'in {dtype}; leave out one of the two')
     if settings.get('optimizer') == 'adam' and settings.get('momentum'):
         raise ValueError(f'{name("momentum")} {settings["momentum"]}: adam has none; leave it out')
     if settings.get('optimizer') == 'adam' and len({device.device_id for device in devices}) < len(devices):

@@ -11,9 +11,9 @@ from ..data.batches import check_data
 from ..devices import check_devices, devices_from, parse_devices
 from ..devices.gpus import num_mxnet_gpus, why_no_gpus
 from ..mxnet_setup.compat import gluon
+from ..parallel.accumulation import concise_in_parts, scratch_in_parts
 from ..parallel.allreduce import ALGORITHMS
 from ..parallel.workers import Workers
-from ..training.accumulation import in_parts
 from ..training.run import Run
 from .settings import arguments_of, check_settings, check_together
 
@@ -91,7 +91,7 @@ class TrainingSetup:
         self.devices: list = values['devices']
         self.data: tuple = values['data'] or load_data('fashion-mnist', batch_size, seed=self.seed,
                                                        shard=self.run.workers.shard)
-        self.accumulate: int = values['accumulate']
+        self._chapter, self._accumulate = chapter, values['accumulate']
         self._allreduce: Any = values.get('allreduce')
         self.sync_batch_norm: bool = values.get('sync_batch_norm', False)
         if 'optimizer' in values:
@@ -101,17 +101,19 @@ class TrainingSetup:
             if self.optimizer != 'adam':
                 self.optimizer_params['momentum'] = values['momentum']
 
-    def allreduce_or(self, allreduce: Callable) -> Callable:
+    def allreduce(self, allreduce: Callable) -> Callable:
         """Return the allreduce of the settings, by default this one, extended to all workers."""
         return self.run.workers.extend_allreduce(ALGORITHMS.get(self._allreduce, self._allreduce) or allreduce)
 
-    def in_parts(self, train_batch: Callable, **without_update: Any) -> Callable:
-        """Return `train_batch`, or with --accumulate a function that calls it for each part of a batch."""
-        if self.accumulate == 1:
+    def step(self, train_batch: Callable) -> Callable:
+        """Return `train_batch` of the chapter; with --accumulate, a function that calls it for each part of a batch."""
+        if self._accumulate == 1:
             return train_batch
+        if self._chapter == 'scratch':
+            return scratch_in_parts(train_batch, self._accumulate)
         # Each part has the exchanges of synchronized batch norm
         always = self.sync_batch_norm and self.run.workers.size > 1
-        return in_parts(train_batch, self.accumulate, always, **without_update)
+        return concise_in_parts(train_batch, self._accumulate, always)
 
 
 def _check_net(net: gluon.HybridBlock, dtype: str) -> None:

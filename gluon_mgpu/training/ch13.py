@@ -6,10 +6,11 @@ from typing import Any
 
 import gluon_mgpu as d2l  # for what the book takes from its package d2l
 
+from ..base.text import counted
 from ..data.batches import as_pair
 from ..mxnet_setup.compat import autograd, gluon
-from ..parallel import step
 from ..parallel.split import split_batch
+from ..parallel.step import check_trainer, prepare_idle_devices, zero_unused_gradient
 from .evaluate import count_correct, evaluate_accuracy_gpus
 from .run import Run
 
@@ -49,7 +50,7 @@ def train_ch13(net: Callable, train_iter: Iterable, test_iter: Iterable, loss: C
 
 def _train_batch(net, features, labels, loss, trainer, devices: list, split_f) -> tuple[list, list]:
     """Train on one batch; return the losses and numbers of correct predictions, as arrays; does not block."""
-    step.prepare_trainer(trainer, devices)
+    _prepare_trainer(trainer, devices)
     X_shards, y_shards = split_f(features, labels, devices)
     num_shards = min(len(labels), len(devices))
     y_shards = y_shards[:num_shards]  # Gluon's own functions return others, without rows
@@ -60,10 +61,25 @@ def _train_batch(net, features, labels, loss, trainer, devices: list, split_f) -
         ls = [loss(y_hat, y_shard) for y_hat, y_shard in zip(y_hats, y_shards)]
     for l in ls:
         l.backward()
-    step.prepare_idle_devices(net, features, devices)
-    step.check_losses(ls, features)
+    # `net` may be a function, which has no list of its parameters
+    prepare_idle_devices(net if hasattr(net, 'collect_params') else trainer._params, labels, devices)
+    _check_losses(ls, labels)
     for param in trainer._params:  # the devices stay equal if only some of them have used a parameter
         if trainer._update_on_kvstore or any(weight._fresh_grad for weight in param._data or ()):
-            step.zero_unused_gradient(param)
+            zero_unused_gradient(param)
     trainer.step(len(labels), ignore_stale_grad=True)  # a BERT classifier does not use all layers of BERT
     return ls, [*map(count_correct, y_hats, y_shards)]
+
+
+def _prepare_trainer(trainer: gluon.Trainer, devices: list) -> None:
+    """Check the Trainer; if its key-value store updates, mark all gradients as not yet written, as Gluon does not."""
+    check_trainer(trainer, devices)
+    for param in trainer._params if trainer._update_on_kvstore else ():
+        for weight in param._data or () if param.grad_req != 'null' else ():
+            weight._fresh_grad = False  # otherwise old gradients of unused layers would be added again
+
+
+def _check_losses(ls: list, labels: Any) -> None:
+    if (size := sum(l.size for l in ls)) < len(labels):
+        raise ValueError(f'the loss has {counted(size, "value")} for {counted(len(labels), "row")}: return one for '
+                         'each row, because the mean of a shard would depend on the number of devices')

@@ -3,15 +3,12 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
 from operator import is_
 from typing import Any, NamedTuple
 
 from ...base.nested import leaves, refill
 from ...mxnet_setup.compat import autograd, gluon, layers_of, mx, np
 from ...networks.tracing import UNKNOWN, is_legacy
-from ..split import split_batch
-from ..step import zero_grad
 from ..workers import ThisProcess, Workers
 from .cut import Backward, Piece, as_input, cut
 from .norm import Norm
@@ -229,15 +226,3 @@ def _is_recorded(array: Any) -> bool:
     except mx.base.MXNetError:
         return False
     return True
-
-
-def train_batch(X: Any, y: Any, net: SyncBatchNorm, loss: Callable, trainer: gluon.Trainer, devices: list,
-                batch_size: int | None = None) -> list:
-    """Do the same as `concise.train_batch` on all devices together, because each loss depends on the rows of all."""
-    X_shards, y_shards = split_batch(X, y, devices)
-    with autograd.record():
-        ls = [loss(y_hat, y_shard) for y_hat, y_shard in zip(net.forward(X_shards), y_shards)]
-    net.backward(ls)
-    zero_grad(net, devices[len(ls):])
-    trainer.step(batch_size or y.shape[0])
-    return ls

@@ -1,0 +1,87 @@
+"""Gradient accumulation: train on a batch in parts, which needs less memory, and update once."""
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from ..data.shards import shard_rows
+from ..mxnet_setup.compat import fill
+from .split import num_rows, rows_of
+from .step import gradients
+
+
+def scratch_in_parts(train_batch: Callable, num_parts: int) -> Callable:
+    """Return a function like `scratch.train_batch`, which calls that for each part of a batch."""
+    def train_batch_in_parts(X: Any, y: Any, device_params: list, devices: list, lr: float, batch_size: int,
+                             allreduce: Callable) -> list:
+        sums = _PartSums(X, y, devices, num_parts)
+
+        def allreduce_sums(data: list) -> None:
+            sums.add(data)
+            if sums.is_last:
+                allreduce(data)
+
+        return [l for X, y in sums.parts()
+                for l in train_batch(X, y, device_params, devices, lr, batch_size, allreduce_sums)]
+    return train_batch_in_parts
+
+
+def concise_in_parts(train_batch: Callable, num_parts: int, always: bool = False) -> Callable:
+    """Return a function like `concise.train_batch`, which calls that for each part of a batch.
+
+    With `always`, there are `num_parts` parts even without rows: all workers take part in the exchanges of each part.
+    """
+    def train_batch_in_parts(X: Any, y: Any, net: Any, loss: Callable, trainer: Any, devices: list,
+                             batch_size: int) -> list:
+        sums = _PartSums(X, y, devices, num_parts, always)
+        for gradient in gradients(net, devices):
+            fill(gradient, 0)  # the first part need not use every parameter
+
+        def step(batch_size: int) -> None:
+            sums.add(gradients(net, devices))
+            if sums.is_last:
+                trainer.step(batch_size)
+
+        trainer_of_parts = SimpleNamespace(step=step)
+        return [l for X, y in sums.parts()
+                for l in train_batch(X, y, net, loss, trainer_of_parts, devices, batch_size)]
+    return train_batch_in_parts
+
+
+class _PartSums:
+    """The parts of a batch, and the sums of their gradients on each device.
+
+    There are fewer parts if some device would get no rows of a part.
+    """
+
+    def __init__(self, X: Any, y: Any, devices: list, num_parts: int, always: bool = False):
+        self._X, self._y, self._num_rows = X, y, num_rows(X, y)
+        self._num_parts = num_parts if always else max(1, min(num_parts, self._num_rows // len(devices)))
+        self._part = 0
+        self._sums: deque[list] = deque()  # a list for each call of `add` in the part before
+
+    @property
+    def is_last(self) -> bool:
+        """True in the last part, which updates the parameters."""
+        return self._part == self._num_parts - 1
+
+    def parts(self) -> Any:
+        """Yield (X, y) of each part."""
+        for self._part in range(self._num_parts):
+            rows = shard_rows(self._num_rows, self._part, self._num_parts)
+            yield rows_of(self._X, rows), rows_of(self._y, rows)
+
+    def add(self, gradients: list) -> None:
+        """Add the sums of the parts before; keep the result, and set the gradients to 0, unless this part is the last.
+
+        Each part adds the same gradients in the same order. With gradients of 0, `sgd` does not change parameters.
+        """
+        if self._part > 0:
+            for gradient, so_far in zip(gradients, self._sums.popleft()):
+                gradient += so_far
+        if not self.is_last:
+            self._sums.append([gradient.copy() for gradient in gradients])
+            for gradient in gradients:
+                fill(gradient, 0)

@@ -1,0 +1,23 @@
+"""The training step with synchronized batch norm."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...mxnet_setup.compat import autograd, gluon
+from ..split import split_batch
+from ..step import prepare_idle_devices
+from .synchronized import SyncBatchNorm
+
+
+def train_batch_synchronized(X: Any, y: Any, net: SyncBatchNorm, loss: Callable, trainer: gluon.Trainer, devices: list,
+                             batch_size: int) -> list:
+    """Do the same as `concise.train_batch`, but on all devices together, because each loss depends on all rows."""
+    X_shards, y_shards = split_batch(X, y, devices)
+    with autograd.record():
+        y_hats = net.forward(X_shards)
+        ls = [loss(y_hat, y_shard) for y_hat, y_shard in zip(y_hats, y_shards)]
+    net.backward(ls)
+    prepare_idle_devices(net, X, devices)
+    trainer.step(batch_size)
+    return ls

@@ -42,7 +42,7 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
         ls = [loss(net(X_shard), y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
     for l in ls:
         l.backward()
-    prepare_idle_devices(net, X, devices)  # without rows, they add 0, not the gradients of the batch before
+    prepare_idle_devices(net, X, devices)  # one without rows adds 0, not its gradients of the batch before
     trainer.step(batch_size or y.shape[0])
     return ls
 

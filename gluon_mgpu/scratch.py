@@ -131,7 +131,7 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
               for X_shard, y_shard, device_W in zip(X_shards, y_shards, device_params)]
     for l in ls:  # Backpropagation is performed separately on each device
         l.backward()
-    prepare_idle_devices(device_params, X, devices)  # without rows, they add 0, not the gradients of the batch before
+    prepare_idle_devices(device_params, X, devices)  # one without rows adds 0, not its gradients of the batch before
     # Sum the gradients of all devices and give every device the sum
     for i in range(len(device_params[0])):
         allreduce([device_params[c][i].grad for c in range(len(devices))])

@@ -69,8 +69,8 @@ class _PartSums:
 
     def parts(self) -> Any:
         """Yield (X, y) of each part."""
-        for self._part in range(self._num_parts):
-            rows = shard_rows(self._num_rows, self._part, self._num_parts)
+        for part in range(self._num_parts):
+            self._part, rows = part, shard_rows(self._num_rows, part, self._num_parts)
             yield rows_of(self._X, rows), rows_of(self._y, rows)
 
     def add(self, gradients: list) -> None:

@@ -42,6 +42,7 @@ class _CurrentEpoch:
         self.num_batches = self._num_counted = state['num_batches']
         self.length, self.seconds = state['epoch_length'], state['seconds']
         self._loss, self._rows = state['loss'], state['rows']  # sum over the rows read, in nats
+        self.first_loss = math.inf  # per row, of the first batch; unknown if resumed within the epoch
         self.training = self._begun = False
         self._unread: list[list] = []
         self._exchanges: deque[Callable] = deque()  # functions that return the losses of some batches
@@ -126,6 +127,8 @@ class _CurrentEpoch:
             if not math.isfinite(loss):
                 raise DivergenceError(f'the loss is {loss} in epoch {self.number}, batch {self._num_counted}: use a '
                                       'smaller learning rate')
+            if not self._rows:
+                self.first_loss = loss / max(rows, 1)
             self._loss += loss
             self._rows += int(rows)
         self._progress.advance(len(sums), loss / max(rows, 1),  # of the last batch, which may have no rows

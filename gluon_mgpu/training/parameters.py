@@ -1,4 +1,5 @@
 """The parameters of a network, a Gluon block or plain lists of arrays."""
+import random
 from typing import Any
 
 import numpy
@@ -97,11 +98,24 @@ def first_non_finite(net: Any) -> str:
     return ''
 
 
+def first_unequal(net: Any) -> str:
+    """Return the name of the first trained parameter whose copies on the devices differ, or ''; waits."""
+    without_gradients = with_grad_req(net, 'null')
+    for name, (first, *others) in copies(net).items():
+        values = first.asnumpy()
+        tolerance = 1e-3 * abs(values).max(initial=0) + 1e-6  # more than rounding, if devices sum in another order
+        differs = any((abs(values - other.asnumpy()) > tolerance).any() for other in others)
+        if differs and name not in without_gradients:
+            return name
+    return ''
+
+
 def seed_all(seed: int, epoch: int) -> None:
-    """Seed MXNet and NumPy with a number that depends on a seed and an epoch."""
+    """Seed MXNet, NumPy and Python's `random` with a number that depends on a seed and an epoch."""
     number = int(numpy.random.SeedSequence((seed, epoch)).generate_state(1)[0]) % 2**31
     mx.random.seed(number)
     numpy.random.seed(number)
+    random.seed(number)
 
 
 def _registered(net: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from operator import length_hint
@@ -16,18 +17,20 @@ from typing import Any
 
 from ..base.arguments import integer
 from ..base.files import same_folder
-from ..base.program import Stopped
+from ..base.program import InputError, Stopped
 from ..base.progress import Progress
 from ..base.text import counted
 from ..data.batches import check_batches
+from ..mxnet_setup.compat import gluon
+from ..parallel.step import check_trainer
 from ..parallel.workers import ThisProcess, Workers, checksum
 from .callback import Callback, callback_list
 from .epoch import DivergenceError, _CurrentEpoch, check_num_epochs, check_state
 from .history import EpochResult, summary, write_history
-from .parameters import copies, first_non_finite, layers, seed_all, trained_arrays
+from .parameters import copies, first_non_finite, first_unequal, layers, seed_all, trained_arrays
 from .schedules import rates
 
-GROWTH = 10  # a run warns if the loss of the last epoch is more than this many times that of the first
+GROWTH = 10  # a run warns if the loss of the last epoch is more than this many times that of the first batch
 
 
 class Run:
@@ -77,6 +80,7 @@ class Run:
         self.lr: Any = None
         self._lrs = rates(None)  # learning rates of the coming batches
         self._seed: int | None = None
+        self._first_loss = math.inf  # of the first batch of each epoch, the smallest one
         self._progress = Progress(quiet, self.workers.rank)
         self.print, self.warn = self._progress.print, self._progress.warn
         self._epoch = _CurrentEpoch(1, self.workers, self._progress)
@@ -98,9 +102,9 @@ class Run:
         trainer : gluon.Trainer, optional
             For the callbacks.
         seed : int, optional
-            Seed MXNet and NumPy anew in each epoch, so that a run resumed after an epoch draws the same random numbers
-            as an uninterrupted one. If resumed within an epoch, that epoch's random numbers begin anew. A DataLoader
-            that shuffles needs a seed to repeat the order. Equal on all workers.
+            Seed MXNet, NumPy and Python's `random` anew in each epoch, so that a run resumed after an epoch draws the
+            same random numbers as an uninterrupted one. If resumed within an epoch, that epoch's random numbers begin
+            anew. A DataLoader that shuffles needs a seed to repeat the order. Equal on all workers.
         lr : float or callable, optional
             The learning rate, or a function that maps the number of the update (1 for the first) to it. `Run.lr` has
             the rate of each batch, the history that of the last batch of each epoch.
@@ -108,6 +112,8 @@ class Run:
         self._check_open()
         if not hasattr(net, 'collect_params'):
             copies(net)  # raises an error for what is no list of arrays
+        if isinstance(trainer, gluon.Trainer):
+            check_trainer(trainer)
         seed = None if seed is None else integer('seed', seed, minimum=0)
         self.net, self.trainer, self._seed, self._lrs = net, trainer, seed, rates(lr)
         self.workers.check_equal({'num_epochs': self.num_epochs, 'seed': seed, 'lr': None if callable(lr) else lr,
@@ -124,7 +130,7 @@ class Run:
                 yield epoch
                 if len(self.history) != epoch:
                     raise ValueError(f'epoch {epoch} was not ended: call end_epoch(test_acc) after its batches')
-            first, last = self.history[0].loss, self.history[-1].loss
+            first, last = min(self._first_loss, self.history[0].loss), self.history[-1].loss
             if last > GROWTH * max(first, 1):  # a small loss may fluctuate
                 self.warn(f'the loss has grown from {first:.3g} to {last:.3g}: use a smaller learning rate')
 
@@ -174,6 +180,9 @@ class Run:
         if names := [name for name in self.workers.allgather(first_non_finite(self.net)) if name]:
             raise DivergenceError(f'{names[0]} is no longer finite after epoch {epoch.number}: use a smaller learning '
                                   'rate')
+        if names := [name for name in self.workers.allgather(first_unequal(self.net)) if name]:
+            raise InputError(f'{names[0]} differs between the devices after epoch {epoch.number}: give each device the '
+                             "sum of all gradients, in place, as the book's allreduce does, and update all alike")
         if self.workers.size > 1:
             self.workers.check_equal({'the learning rate': self.lr, 'the checksum of the parameters': checksum(
                 trained_arrays(self.net))}, 'sum the gradients over all workers, and update with the same settings')
@@ -199,6 +208,7 @@ class Run:
         """
         result, time = self._epoch.result(test_acc, self.lr), self._epoch.evaluation_time(self.evaluated)
         self.history.append(result)
+        self._first_loss = min(self._first_loss, self._epoch.first_loss)
         self._epoch = _CurrentEpoch(len(self.history) + 1, self.workers, self._progress)
         self._decide_whether_complete()
         self._write_history()

@@ -41,7 +41,10 @@ def record(step: Callable[[], None], path) -> list[Event]:
 
 
 class Timeline(Callback):
-    """Callback that records some steps of a run, each alone, and writes the median one as a trace and a picture."""
+    """Callback that records some steps of a run, each alone, and writes the median one as a trace and a picture.
+
+    The devices must pass `check_profiler`.
+    """
 
     def __init__(self, folder, heading: str, warm_up: int = 5, steps: int = 5):
         folder = folder if isinstance(folder, SameFolder) else Path(folder)
@@ -49,14 +52,6 @@ class Timeline(Callback):
         self.heading, self.warm_up, self.steps = heading, warm_up, steps
         self._num_batches, self._recording = 0, False
         self.traces: list[str] = []
-
-    def train_begin(self, run: Run) -> None:
-        """Check the devices and prepare the profiler, which creates a temporary folder."""
-        if hasattr(run.net, 'collect_params'):
-            check_profiler([device for param in run.net.collect_params().values() for device in param.list_ctx()])
-        else:
-            check_profiler([array.ctx for params in run.net for array in params])
-        device_names()
 
     def epoch_begin(self, run: Run) -> None:
         if self._num_batches >= self.warm_up and len(self.traces) < self.steps:
@@ -130,9 +125,6 @@ def _end() -> str:
     return trace.removeprefix('{\n    "traceEvents": [').rpartition(']')[0]  # no prefix after a user's own profile
 
 
-@functools.cache
 def _file() -> Path:
-    """Return the file that MXNet writes: in memory, so that nothing is left of a process that is killed."""
-    if hasattr(os, 'memfd_create') and os.path.isdir('/proc/self/fd'):  # Linux
-        return Path(f'/proc/self/fd/{os.memfd_create("trace")}')
+    """Return the file that MXNet writes."""
     return Path(_temporary_folder().name) / 'trace.json'

@@ -235,19 +235,6 @@ def test_more_cpu_contexts_than_the_profiler_can_record_are_rejected(monkeypatch
         check_profiler([mx.cpu(0), mx.cpu(2)])
 
 
-def test_the_class_rejects_them_before_training(folder, monkeypatch):
-    """For chapters called from Python. MXNet would crash the process."""
-    monkeypatch.setattr('gluon_mgpu.outputs.timeline.record.num_cores', lambda: 2)
-    contexts = [mx.cpu(i) for i in range(3)]
-    net = gluon.nn.Dense(2)
-    net.initialize(ctx=contexts)  # the shapes are not known yet
-    params = [[np.zeros(3, ctx=context)] for context in contexts]
-    for trained in (net, params):
-        with pytest.raises(ValueError, match=r'^cpu\(2\) is beyond what MXNet'):
-            next(Run(1, callbacks=[Timeline(folder, 'LeNet')]).epochs(trained))
-    assert next(Run(1, callbacks=[Timeline(folder, 'LeNet')]).epochs(params[:2])) == 1
-
-
 @pytest.mark.slow
 def test_recording_keeps_the_null_device_and_leaves_no_file(tmp_path):
     """MXNet deletes the profiler's output file before it writes. As root, it could delete a device."""
@@ -275,15 +262,6 @@ def test_a_folder_that_vanishes_does_not_end_the_run(profiles, tmp_path, capsys)
     train(run, 3)
     assert len(run.history) == 2
     assert 'no timeline: No such file or directory' in capsys.readouterr().err
-
-
-@pytest.mark.skipif(not os.path.isdir('/proc/self/fd'), reason='not Linux')
-def test_a_process_that_is_killed_while_it_records_leaves_no_file(tmp_path):
-    code = ('import os; from gluon_mgpu.outputs.timeline import record\n'
-            'record.start_profiler(); record.stop_profiler(); record.start_profiler(); os.kill(os.getpid(), 9)')
-    done = subprocess.run([sys.executable, '-c', code], env={**os.environ, 'TMPDIR': str(tmp_path)}, timeout=60,
-                          capture_output=True, text=True)
-    assert done.returncode == -9 and os.listdir(tmp_path) == [], done.stderr
 
 
 def test_memory_is_not_recorded(tmp_path):

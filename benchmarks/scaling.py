@@ -221,13 +221,12 @@ def chart(results: list, path, title: str) -> None:
     cases = list(dict.fromkeys((r['network'], r['mode']) for r in results))
     for i, (network, mode) in enumerate(cases):
         points = [r for r in results if (r['network'], r['mode']) == (network, mode)]
-        # Side by side, because points for several devices would overlap; all lines begin at (1, 1)
-        shift = 0.012 * min(most, 4) * (i - (len(cases) - 1) / 2)
-        x = [r['num_devices'] + shift * (r['num_devices'] > 1) for r in points]
+        size = 4 + 2 * (len(cases) - 1 - i)  # later lines are thinner, so that they do not hide equal ones
         y = [r['speed_up'] for r in points]
         spread = [[r['speed_up'] - r['speed_up_range'][0] for r in points],
                   [r['speed_up_range'][1] - r['speed_up'] for r in points]]
-        axes.errorbar(x, y, yerr=spread, fmt='os^D'[i] + '-', capsize=3,
+        axes.errorbar([r['num_devices'] for r in points], y, yerr=spread, fmt='os^D'[i] + '-', markersize=size,
+                      capsize=size, linewidth=size / 4,
                       label=f'{NETWORKS[network].title}, {mode}: {y[-1]:.2f} on {points[-1]["num_devices"]}')
     axes.set(xlabel='devices', ylabel='speed-up (images/s, divided by that of one device)',
              xticks=sorted({r['num_devices'] for r in results}))

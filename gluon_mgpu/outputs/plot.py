@@ -5,14 +5,10 @@ import argparse
 import io
 import json
 import sys
-from functools import cached_property
 from itertools import cycle
 from pathlib import Path
 from statistics import mean
 from typing import Any
-
-if __name__ == '__main__':
-    sys.exit('run this program as a module: python -m gluon_mgpu plot')
 
 from ..base.files import beside, check_writable, read_file
 from ..base.flags import Parser, path, picture
@@ -24,6 +20,10 @@ from ..training.epoch import NOT_BEGUN
 from ..training.history import read_history
 from ..training.run import Callback, Run
 
+NAMED = (  # settings that name a run in a comparison, where they differ
+    'dataset', 'batch_size', 'lr', 'lr_schedule', 'warmup_epochs', 'optimizer', 'momentum', 'weight_decay', 'clip_norm',
+    'dtype', 'sync_batch_norm', 'train_size', 'validation_size', 'seed', 'accumulate', 'allreduce')
+
 
 class Animator:
     """Curve that grows during training; in a notebook, it is redrawn at each `add`. Line i has points X[i] and Y[i].
@@ -33,9 +33,12 @@ class Animator:
 
     def __init__(self, xlabel=None, ylabel=None, legend=None, xlim=None, ylim=None, xscale='linear',
                  yscale='linear', fmts=('-', 'm--', 'g-.', 'r:'), nrows=1, ncols=1, figsize=(3.5, 2.5)):
-        self.axes_settings = {'xlabel': xlabel, 'ylabel': ylabel, 'xlim': _with_width(xlim), 'ylim': _with_width(ylim),
-                              'xscale': xscale, 'yscale': yscale}
-        self.legend, self.fmts, self.figsize, self.shape = legend, fmts, figsize, (nrows, ncols)
+        from matplotlib.figure import Figure  # not pyplot, which would show the figure again at the end of the cell
+        self.fig = Figure(figsize=figsize, layout='tight')
+        self.axes = self.fig.subplots(nrows, ncols, squeeze=False).flatten()
+        self.axes_settings = {'xlabel': xlabel, 'ylabel': ylabel, 'xlim': xlim, 'ylim': ylim, 'xscale': xscale,
+                              'yscale': yscale}
+        self.legend, self.fmts = legend, fmts
         self.X: list[list[float]] = []
         self.Y: list[list[float]] = []
         self._shown: Any = None  # in a notebook: the output that contains the figure
@@ -54,21 +57,16 @@ class Animator:
         if _in_notebook():
             self.draw()
 
-    @cached_property
-    def axes(self) -> Any:
-        """The axes of the figure, in a flat array; the lines are in the first."""
-        from matplotlib.figure import Figure  # not pyplot, which would show the figure again at the end of the cell
-        return Figure(figsize=self.figsize, layout='tight').subplots(*self.shape, squeeze=False).flatten()
-
-    fig = property(lambda self: self.axes[0].figure, doc='The figure.')
-
     def draw(self) -> None:
         """Draw the lines; in a notebook, show them."""
+        from matplotlib.ticker import MaxNLocator
         axes = self.axes[0]
         axes.cla()
         for x, y, fmt in zip(self.X, self.Y, cycle(self.fmts)):
             axes.plot(x, y, fmt)
         axes.set(**{name: value for name, value in self.axes_settings.items() if value is not None})
+        if self.axes_settings['xscale'] == 'linear':
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))  # no step 2.5
         if self.legend:
             axes.legend(self.legend)
         axes.grid()
@@ -82,11 +80,6 @@ class Animator:
                 self._shown = display.display(image, display_id=True)
             else:
                 self._shown.update(image)
-
-
-def _with_width(limits: tuple | None) -> tuple | None:
-    """Widen the limits of an axis if they are equal, as for a run of one epoch; Matplotlib would warn."""
-    return (limits[0] - 0.5, limits[1] + 0.5) if limits and limits[0] == limits[1] else limits
 
 
 class AccuracyCurve(Callback):
@@ -111,31 +104,39 @@ def accuracy_curve(history: list, path, title: str, evaluated: str = 'test') -> 
     epochs = [e.epoch for e in history]
     fig, (axes, loss_axes) = figure((6.4, 4.8), nrows=2, sharex=True, gridspec_kw={'height_ratios': (3, 2)})
     axes.plot(epochs, [e.test_acc for e in history], 'o-', color='tab:blue')
-    axes.annotate(f'{history[-1].test_acc:.3f}', (epochs[-1], history[-1].test_acc), xytext=(0, -14),
-                  textcoords='offset points', ha='center', color='tab:blue')
+    last = history[-1].test_acc
+    axes.annotate(f'{last:.3f}', (epochs[-1], last), xytext=(0, -14 if last > 0.2 else 8), textcoords='offset points',
+                  ha='center', color='tab:blue')
     axes.set(title=in_lines(title), ylabel=f'{evaluated} accuracy (share)', ylim=(0, 1), xlim=(0.5, epochs[-1] + 0.5))
     loss_axes.plot(epochs, [e.loss for e in history], 'o-', color='tab:orange')
     loss_axes.set(xlabel='epoch', ylabel='training loss (nats)')
-    loss_axes.set_ylim(0, 1.05 * max(e.loss for e in history) or None)
+    loss_axes.set_ylim(bottom=0)
     write_picture(fig, path)
 
 
 @matplotlib_defaults()
 def compare_runs(folders: list, path) -> None:
     """Draw the accuracy of several runs over the epochs; raise ValueError if a folder is not that of a run."""
-    datasets, names, evaluated, seconds, epochs, accuracies = zip(*(_read_run(Path(folder)) for folder in folders))
-    in_folder = [f' in {folder}' if names.count(name) > 1 else '' for folder, name in zip(folders, names)]
-    labels = [in_lines(f'{name}{place}: {mean(times):.1f} s per epoch')
-              for name, place, times in zip(names, in_folder, seconds)]
+    configs, histories = zip(*(_read_run(Path(folder)) for folder in folders))
+    labels = [in_lines(f'{label}: {mean(e.seconds for e in history):.1f} s per epoch', 70)
+              for label, history in zip(_labels(folders, configs), histories, strict=True)]
     fig, (axes,) = figure((6.4, 3.6 + 0.2 * len('\n'.join(labels).splitlines())))
-    for i, (label, xs, ys) in enumerate(zip(labels, epochs, accuracies)):
-        size = 1.5 + 4 * (1 - (i + 1) / len(labels))  # later curves are thinner, so that they do not hide equal ones
-        axes.plot(xs, ys, 'o-', linewidth=size, markersize=3 * size, label=label)
-    accuracy = f'{" and ".join(sorted({*evaluated}))} accuracy'
-    axes.set(title=in_lines(f'{accuracy.capitalize()} on {", ".join(sorted({*datasets}))}'), xlabel='epoch',
-             ylabel=f'{accuracy} (share)', ylim=(0, 1))
+    for i, (label, history) in enumerate(zip(labels, histories, strict=True)):
+        size = 1.5 + 4 * (1 - (i + 1) / len(folders))  # later curves are thinner, so that they do not hide equal ones
+        axes.plot([e.epoch for e in history], [e.test_acc for e in history], 'o-', linewidth=size, markersize=3 * size,
+                  label=label)
+    datasets = ', '.join(sorted({config['dataset'] for config in configs}))
+    axes.set(title=in_lines(f'Accuracy on {datasets}'), xlabel='epoch', ylabel='accuracy (share)', ylim=(0, 1))
     axes.legend(loc='upper center', bbox_to_anchor=(0.5, 0), borderaxespad=4)  # below the axes; labels can be long
     write_picture(fig, path)
+
+
+def _labels(folders: list, configs: tuple) -> list[str]:
+    """Name each run by its chapter, its devices and what differs, and by its folder if these are those of another."""
+    differing = [name for name in NAMED if len({str(config.get(name)) for config in configs}) > 1]
+    labels = [', '.join([config['chapter'], *config['devices'], *(f'{name} {config.get(name)}' for name in differing)])
+              for config in configs]
+    return [f'{label} in {folder}' if labels.count(label) > 1 else label for label, folder in zip(labels, folders)]
 
 
 def figure(size: tuple, **subplots) -> tuple:
@@ -150,19 +151,17 @@ def figure(size: tuple, **subplots) -> tuple:
     return fig, all_axes
 
 
-def _read_run(folder: Path) -> tuple:
-    """Return the dataset, name and evaluated rows of a run, and the seconds, number and accuracy of each epoch."""
+def _read_run(folder: Path) -> tuple[dict, list]:
+    """Return the configuration and the history of a run."""
     try:
         config, history = json.loads(read_file(folder / 'config.json')), read_history(folder / 'history.csv')
         check_metadata({'config': config, 'run': {**NOT_BEGUN, 'num_steps': 0, 'history': history}})
     except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f'{folder} is not the folder of a run (config.json or history.csv cannot be read: '
-                         f'{reason(error)}); name the --out-dir of a training') from None
+        raise ValueError(f'{folder}: not the folder of a run, its config.json or history.csv cannot be read '
+                         f'({reason(error)})') from None
     if not history:
         raise ValueError(f'{folder}: no epoch of this run has ended: resume it, or leave it out')
-    name = f'{config["chapter"]}, {", ".join(config["devices"])}'
-    evaluated = 'validation' if config.get('validation_size') else 'test'
-    return config['dataset'], name, evaluated, *zip(*((e.seconds, e.epoch, e.test_acc) for e in history))
+    return config, history
 
 
 def main(argv: list | None = None) -> int:

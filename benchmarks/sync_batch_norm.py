@@ -23,9 +23,9 @@ from gluon_mgpu.mxnet_setup.compat import init, np, npx
 from gluon_mgpu.networks.loss import cross_entropy as loss
 from gluon_mgpu.networks.precision import DTYPES, check_dtype
 from gluon_mgpu.networks.resnet import resnet18
-from gluon_mgpu.parallel.sharing import Devices
 from gluon_mgpu.parallel.step import params_with_gradients
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
+from gluon_mgpu.parallel.sync_batch_norm.train_batch import train_batch_synchronized
 from gluon_mgpu.parallel.workers import ThisProcess
 from gluon_mgpu.training.run import Run
 
@@ -35,14 +35,14 @@ def make_step(sync_batch_norm, args, workers):
     net = resnet18(10, args.dtype)
     net.initialize(init=init.Normal(sigma=0.01), ctx=args.devices)
     net.hybridize(static_alloc=True, static_shape=True)
-    devices = Devices(args.devices, args.batch_size, workers=workers)
     trainer = workers.trainer(params_with_gradients(net), 'sgd', {'learning_rate': args.lr})
+    train_batch = concise.train_batch
     if sync_batch_norm:
-        net = SyncBatchNorm(net, workers)
+        net, train_batch = SyncBatchNorm(net, workers), train_batch_synchronized
     rows = shard_rows(args.batch_size, *workers.shard)
     X = np.random.normal(size=(rows.stop - rows.start, 1, 28, 28))
     y = np.random.randint(0, 10, len(X)).astype('int32')
-    return lambda: concise.train_batch(X, y, net, loss, trainer, devices)
+    return lambda: train_batch(X, y, net, loss, trainer, args.devices, args.batch_size)
 
 
 def print_cost(args):

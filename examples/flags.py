@@ -1,17 +1,9 @@
 """Command line of the examples: `--devices LIST`, other flags with the types of their defaults, and how they end."""
 from __future__ import annotations
 
-import signal
-import sys
-from os.path import abspath, dirname
-
-# Ctrl-C ends an example without a traceback while it is imported, and before other imports; see `run_program`
-if (abspath(sys.argv[0]).startswith(f'{dirname(abspath(__file__))}/')
-        and signal.getsignal(signal.SIGINT) is signal.default_int_handler):
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
 import argparse
 import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
 

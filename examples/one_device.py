@@ -11,46 +11,32 @@ The functions follow `train_ch6` of D2L 23.7, and 13.5.6.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy
 from flags import read_flags, run_example
-from gluon_mgpu import Animator, BatchIterator, Run, TrainingSetup, evaluate_accuracy_gpus, scratch
+from gluon_mgpu import BatchIterator, Run, evaluate_accuracy_gpus, scratch
 from gluon_mgpu.scratch import get_params, init_params, lenet, loss, sgd
 from mxnet import autograd, npx
 
 
-def forward_backward(X, y, params, device):
+def train_batch(X, y, params, device, lr, batch_size):
     X, y = X.as_in_ctx(device), y.as_in_ctx(device)
     with autograd.record():
-        ls = [loss(lenet(X, params), y)]
-    for l in ls:
-        l.backward()
-    return ls
-
-
-def train_batch(X, y, params, device, lr, batch_size):
-    ls = forward_backward(X, y, params, device)
+        l = loss(lenet(X, params), y)
+    l.backward()
     sgd(params, lr, batch_size)
-    return ls
+    return [l]
 
 
-def train(num_gpus, batch_size, lr, **settings):
-    setup = TrainingSetup('scratch', num_gpus, batch_size, lr, settings)
-    (device,), (train_iter, test_iter), run = setup.devices, setup.data, setup.run
-    npx.random.seed(setup.seed)  # for the initial parameters
-    params = init_params()
-    params = get_params(params, device)
-    animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
-    # `run` counts from 1, seeds each epoch (for data that draws random numbers), and checks at its end that the
-    # parameters are finite. run.lr is lr, or what the function returns
-    for epoch in run.epochs([params], seed=setup.seed, lr=lr):
-        # After the last batch, this waits for the devices, as npx.waitall() in 13.6, and stops the clock
+def train(batch_size, lr, devices, data, run):
+    (device,), (train_iter, test_iter) = devices, data
+    npx.random.seed(0)
+    params = get_params(init_params(), device)
+    for _ in run.epochs([params], seed=0):
         for X, y in run.batches(train_iter):
-            run.record_losses(train_batch(X, y, params, device, run.lr, batch_size))
-        test_acc = evaluate_accuracy_gpus(lambda X: lenet(X, params), test_iter, devices=[device])
-        animator.add(epoch, (test_acc,))
-        run.end_epoch(test_acc)
-    run.print_summary([device])
+            run.record_losses(train_batch(X, y, params, device, lr, batch_size))
+        run.end_epoch(evaluate_accuracy_gpus(lambda X: lenet(X, params), test_iter, devices=[device]))
 
 
 def bars(rows: int) -> tuple:
@@ -62,19 +48,18 @@ def bars(rows: int) -> tuple:
     return X, y
 
 
-def losses(train: Callable, rows: int, lr: float = 0.2) -> list[float]:
+def losses(train: Callable, devices: list, rows: int, lr: float) -> list[float]:
     """Return the losses of two epochs."""
     batch_size = max(1, rows // 4)
     data = [BatchIterator(*bars(rows), batch_size, 'bars') for _ in range(2)]
     run = Run(2, quiet=True)
-    train(batch_size, lr, data=data, run=run)
+    train(batch_size, lr, devices=devices, data=data, run=run)
     return [epoch.loss for epoch in run.history]
 
 
 def compare(one: Callable, several: Callable, devices: list, rows: int, lr: float) -> None:
     """Print the losses of two programs, one on the first device and one on the first two."""
-    on_one = losses(lambda *args, **kwargs: one(1, *args, devices=devices[:1], **kwargs), rows, lr)
-    on_two = losses(lambda *args, **kwargs: several(2, *args, devices=devices[:2], **kwargs), rows, lr)
+    on_one, on_two = losses(one, devices[:1], rows, lr), losses(partial(several, 2), devices[:2], rows, lr)
     print('losses on one device {:.4f} {:.4f}, on two {:.4f} {:.4f}'.format(*on_one, *on_two))
 
 

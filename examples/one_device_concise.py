@@ -12,46 +12,30 @@ The losses differ, because batch norm computes its statistics from each device's
 from __future__ import annotations
 
 from flags import read_flags, run_example
-from gluon_mgpu import Animator, TrainingSetup, concise, cross_entropy, evaluate_accuracy_gpus, resnet18
-from mxnet import autograd, gluon, init, npx
+from gluon_mgpu import concise, cross_entropy, evaluate_accuracy_gpus, resnet18
+from mxnet import autograd, gluon, init
 from one_device import compare
 
 
-def forward_backward(X, y, net, device, loss):
+def train_batch(X, y, net, loss, trainer, device, batch_size):
     X, y = X.as_in_ctx(device), y.as_in_ctx(device)
     with autograd.record():
-        ls = [loss(net(X), y)]
-    autograd.backward(ls)
-    return ls
-
-
-def train_batch(X, y, net, loss, trainer, device, batch_size):
-    ls = forward_backward(X, y, net, device, loss)
+        l = loss(net(X), y)
+    l.backward()
     trainer.step(batch_size)
-    return ls
+    return [l]
 
 
-def train(num_gpus, batch_size, lr, **settings):
-    setup = TrainingSetup('concise', num_gpus, batch_size, lr, settings)
-    (device,), (train_iter, test_iter), run = setup.devices, setup.data, setup.run
-    npx.random.seed(setup.seed)  # ResNet-18's parameters get their shapes, and values, at the first batch
-    if setup.devices.parts > 1 or setup.clip_norm is not None:
-        raise ValueError('accumulate and clip_norm: leave them out, because this program has no such steps')
-    net = resnet18(10, setup.dtype) if setup.net is None else setup.net
-    net.initialize(init=init.Normal(sigma=0.01), ctx=device, force_reinit=True)  # setup.net may have parameters
-    if setup.net is None:
-        net.hybridize(static_alloc=True, static_shape=True)  # for speed: it runs as one operator
-    trainer = gluon.Trainer(net.collect_params(), setup.optimizer, setup.optimizer_params)
-    loss = cross_entropy  # as in scratch.py
-    animator = Animator('epoch', 'test acc', xlim=[1, run.num_epochs])
-    for epoch in run.epochs(net, trainer, setup.seed, lr):
-        for X, y in run.batches(train_iter):  # measures the time, and waits at the end, as npx.waitall()
-            trainer.set_learning_rate(run.lr)  # the book's {'learning_rate': lr}; here, a schedule may change it
-            run.record_losses(train_batch(X, y, net, loss, trainer, device, batch_size))
-        test_acc = evaluate_accuracy_gpus(net, test_iter)
-        animator.add(epoch, (test_acc,))
-        run.end_epoch(test_acc)
-    run.print_summary([device])
+def train(batch_size, lr, devices, data, run):
+    (device,), (train_iter, test_iter) = devices, data
+    net = resnet18(10)
+    net.initialize(init=init.Normal(sigma=0.01), ctx=device)
+    net.hybridize(static_alloc=True, static_shape=True)  # for speed: it runs as one operator
+    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': lr})
+    for _ in run.epochs(net, trainer, seed=0):
+        for X, y in run.batches(train_iter):
+            run.record_losses(train_batch(X, y, net, cross_entropy, trainer, device, batch_size))
+        run.end_epoch(evaluate_accuracy_gpus(net, test_iter))
 
 
 def main(argv: list | None = None) -> None:

@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from flags import read_flags, run_example
-from gluon_mgpu import Devices, split_batch
+from gluon_mgpu import split_batch
 from gluon_mgpu.scratch import allreduce, get_params, init_params, lenet, loss, sgd, train_batch
 from mxnet import autograd, np, npx
 
@@ -103,7 +103,7 @@ def train(X, y, params: list, devices: list, lr: float, num_steps: int, allreduc
     differences, losses = [], []
     for step in range(num_steps + 1):
         if step:
-            train_batch(X, y, device_params, Devices(devices, allreduce=allreduce), lr)
+            train_batch(X, y, device_params, devices, lr, allreduce=allreduce)
         differences.append(largest_difference(device_params))
         losses.append([float(loss(lenet(X.as_in_ctx(device), params), y.as_in_ctx(device)).mean())
                        for device, params in zip(devices, device_params)])

@@ -30,7 +30,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 from flags import read_flags, run_example
-from gluon_mgpu import DownloadError, Timer, accuracy, load_data, split_batch, zero_grad
+from gluon_mgpu import DownloadError, Timer, accuracy, load_data, prepare_idle_devices, split_batch
 from mxnet import autograd, gluon, init, npx
 
 nn = gluon.nn
@@ -63,7 +63,7 @@ def train_batch(X, y, devices: list, net, trainer, batch_size: int) -> None:
     """Take one step on a batch split over the devices; does not block."""
     X_shards, y_shards = split_batch(X, y, devices)
     forward_backward(net, X_shards, y_shards)
-    zero_grad(net, devices[len(X_shards):])  # a device without rows adds nothing to the gradient
+    prepare_idle_devices(net, X, devices)  # one without rows adds 0, not its gradients of the batch before
     trainer.step(batch_size)  # also for a short last batch: every image has the same weight
 
 

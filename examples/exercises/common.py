@@ -5,7 +5,7 @@ import statistics
 import sys
 from collections.abc import Callable
 from functools import cache
-from itertools import islice
+from itertools import accumulate, islice, pairwise
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -13,7 +13,7 @@ from flags import read_flags, run_example
 from gluon_mgpu import Timer, load_data
 from mxnet import npx
 
-__all__ = ['available', 'median_seconds', 'part_of', 'read_flags', 'run_example']
+__all__ = ['available', 'median_seconds', 'part_of', 'read_flags', 'run_example', 'split_by']
 
 
 def median_seconds(*functions: Callable, rounds: int = 5, until_done: bool = True) -> list[float]:
@@ -42,6 +42,17 @@ def part_of(dataset: str, batch_size: int, train_size: int, test_size: int) -> t
     X, y = batches[-1]
     rows_of_last = test_size - batch_size * (len(batches) - 1)
     return train_iter, [*batches[:-1], (X[:rows_of_last], y[:rows_of_last])]
+
+
+def split_by(shares: list[float]) -> Callable:
+    """Return a function like `split_batch` that splits the rows in proportion to the shares of the devices."""
+    def split_f(X, y, devices: list) -> tuple[list, list]:
+        ends = [round(len(y) * share / sum(shares)) for share in accumulate(shares, initial=0)]
+        parts = [slice(start, end) for start, end in pairwise(ends)]
+        X_shards, y_shards = ([array[part].as_in_ctx(device) for part, device in zip(parts, devices)]
+                              for array in (X, y))
+        return X_shards, y_shards
+    return split_f
 
 
 @cache

@@ -19,20 +19,20 @@ devices' accuracies would be wrong whenever shards differ in size.
 """
 from __future__ import annotations
 
-from common import median_seconds, part_of, read_flags, run_example
-from gluon_mgpu import Devices, evaluate_accuracy_gpus
+from common import median_seconds, part_of, read_flags, run_example, split_by
+from gluon_mgpu import evaluate_accuracy_gpus
 from gluon_mgpu.scratch import get_params, init_params, lenet
 from mxnet import npx
 
-SPLITS = ('1', '1,1', '3,1', '1,1,1,1', '9,4,2,1')
+SPLITS = [1], [1, 1], [3, 1], [1, 1, 1, 1], [9, 4, 2, 1]
 
 
-def counter(params: list, devices: list, batches: list, shares: str):
+def counter(params: list, devices: list, batches: list, shares: list):
     """Return a function that returns the number of correct rows, counted on these devices."""
     params_on = {device: get_params(params, device) for device in devices}
     num_rows = sum(len(y) for _, y in batches)
     return lambda: round(num_rows * evaluate_accuracy_gpus(
-        lambda X: lenet(X, params_on[X.ctx]), batches, devices=Devices(devices, shares=shares)))
+        lambda X: lenet(X, params_on[X.ctx]), batches, split_by(shares), devices))
 
 
 def main(argv: list | None = None) -> None:
@@ -45,10 +45,11 @@ def main(argv: list | None = None) -> None:
     on_host = sum((lenet(X, params).asnumpy().argmax(axis=1) == y.asnumpy()).sum() for X, y in batches)
     print(f'NumPy counts  {on_host:23} correct')
     print('devices                     shares  correct   seconds  times as fast')
-    counters = [counter(params, args.devices[:len(shares.split(','))], batches, shares) for shares in SPLITS]
+    counters = [counter(params, args.devices[:len(shares)], batches, shares) for shares in SPLITS]
     seconds = median_seconds(*counters, rounds=args.rounds)
     for shares, count, time in zip(SPLITS, counters, seconds):
-        print(f'{len(shares.split(",")):<7}  {shares:>25}  {count():7}  {time:8.3f}  {seconds[0] / time:13.2f}')
+        split = ','.join(map(str, shares))
+        print(f'{len(shares):<7}  {split:>25}  {count():7}  {time:8.3f}  {seconds[0] / time:13.2f}')
 
 
 if __name__ == '__main__':

@@ -121,7 +121,7 @@ def train(allreduce, num_steps=20):
     for step in range(num_steps + 1):
         of_first = loss(lenet(X.as_in_ctx(devices[0]), device_params[0]), y.as_in_ctx(devices[0])).mean()
         animator.add(step, (largest_difference(*device_params), float(of_first)))
-        train_batch(X, y, device_params, d2l.Devices(devices, allreduce=allreduce), 0.1)
+        train_batch(X, y, device_params, devices, 0.1, allreduce=allreduce)
     print(f'difference {animator.Y[0][-1]:.2f}, loss {animator.Y[1][-1]:.2f}')
 
 

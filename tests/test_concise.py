@@ -12,24 +12,23 @@ from trainers import on_each_device, trainable
 from gluon_mgpu import concise
 from gluon_mgpu.mxnet_setup.compat import gluon, init, np, npx
 from gluon_mgpu.networks.static_shapes import StaticSequential
-from gluon_mgpu.parallel.sharing import Devices
+from gluon_mgpu.parallel.accumulation import concise_in_parts
 from gluon_mgpu.training.run import Run
 
 
-def train_gluon_lenet(devices, params, batches, lr=0.2, hybridize=True, **options):
+def train_gluon_lenet(devices, params, batches, lr=0.2, hybridize=True, num_parts=1):
     """Train on the batches; return the parameters on each device in the scratch chapter's form."""
     net, loss = oracle.gluon_lenet(params, devices), gluon.loss.SoftmaxCrossEntropyLoss()
     if hybridize:
         net.hybridize(static_alloc=True, static_shape=True)
     trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': lr})
+    step = concise.train_batch if num_parts == 1 else concise_in_parts(concise.train_batch, num_parts)
     for X, y in batches:
-        concise.train_batch(np.array(X, dtype=X.dtype), np.array(y, dtype=y.dtype), net, loss, trainer,
-                            Devices(devices, **options))
+        step(np.array(X, dtype=X.dtype), np.array(y, dtype=y.dtype), net, loss, trainer, devices, len(X))
     return [oracle.gluon_lenet_params(net, device) for device in devices]
 
 
-@pytest.mark.parametrize('parts', [1, 2])
-def test_a_worker_without_rows(device_list, rng, parts):
+def test_a_worker_without_rows(device_list, rng):
     """A Horovod worker may get no rows of a batch; its own gradient is 0."""
     devices, params = device_list(1), oracle.lenet_params(rng)
     net = oracle.gluon_lenet(params, devices)
@@ -38,8 +37,7 @@ def test_a_worker_without_rows(device_list, rng, parts):
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     concise.train_batch(np.array(X), np.array(y), net, loss, trainer, devices)
     before = oracle.gluon_lenet_params(net, devices[0])
-    devices = Devices(devices, batch_size=4, parts=parts)
-    assert concise.train_batch(np.array(X[:0]), np.array(y[:0]), net, loss, trainer, devices) == []
+    assert concise.train_batch(np.array(X[:0]), np.array(y[:0]), net, loss, trainer, devices, batch_size=4) == []
     assert largest_difference(before, oracle.gluon_lenet_params(net, devices[0])) == 0
 
 
@@ -55,12 +53,12 @@ def test_concise_equals_scratch(device_list, rng, k):
 
 
 @pytest.mark.parametrize('hybridize', [True, slow(False)])
-@pytest.mark.parametrize('k, shares', [slow(2, None), (3, None), slow(4, None), slow(2, [3, 1]), slow(3, [1, 50, 2])])
-def test_k_devices_equal_one(device_list, rng, k, shares, hybridize):
+@pytest.mark.parametrize('k', [slow(2), 3, slow(4)])
+def test_k_devices_equal_one(device_list, rng, k, hybridize):
     params = oracle.lenet_params(rng, dtype='float64')
     batches = [oracle.images(rng, n, dtype='float64') for n in BATCHES]
     one, = train_gluon_lenet(device_list(1), params, batches)
-    replicas = train_gluon_lenet(device_list(k), params, batches, hybridize=hybridize, shares=shares)
+    replicas = train_gluon_lenet(device_list(k), params, batches, hybridize=hybridize)
     for replica in replicas[1:]:
         assert largest_difference(replica, replicas[0]) == 0
     assert largest_difference(replicas[0], one) < 1e-13  # float64: sums in another order
@@ -72,7 +70,7 @@ def test_a_batch_in_parts_equals_the_whole(device_list, rng, k, parts, hybridize
     params = oracle.lenet_params(rng, dtype='float64')
     batches = [oracle.images(rng, n, dtype='float64') for n in BATCHES]
     whole = train_gluon_lenet(device_list(k), params, batches, hybridize=hybridize)
-    replicas = train_gluon_lenet(device_list(k), params, batches, hybridize=hybridize, parts=parts)
+    replicas = train_gluon_lenet(device_list(k), params, batches, hybridize=hybridize, num_parts=parts)
     for replica in replicas[1:]:
         assert largest_difference(replica, replicas[0]) == 0
     assert largest_difference(replicas[0], whole[0]) < 1e-13  # sums in another order, as for k devices
@@ -95,24 +93,9 @@ def test_train_batch_does_not_wait(batch_norm, last, device_list, rng, no_waitin
         concise.train_batch(X, y, net, loss, trainer, devices)
     with no_waiting():
         for X, y in batches:
-            concise.train_batch(X, y, net, loss, trainer, Devices(devices, parts=2))
+            concise_in_parts(concise.train_batch, 2)(X, y, net, loss, trainer, devices, 6)
             ls = concise.train_batch(X, y, net, loss, trainer, devices)
     assert [l.size for l in ls] == [1] * last
-
-
-def test_a_layer_used_twice_in_parts(devices):
-    """MXNet 2 lists its parameters once for each use; their sums must be added once."""
-    weights, loss = [], gluon.loss.SoftmaxCrossEntropyLoss()
-    for parts in (1, 2):
-        npx.random.seed(0)
-        layer, net = gluon.nn.Dense(4, in_units=4), gluon.nn.HybridSequential()
-        net.add(layer, layer)
-        net.initialize(init=init.Normal(0.5), ctx=devices)
-        trainer = gluon.Trainer(trainable(net), 'sgd', {'learning_rate': 0.1})
-        concise.train_batch(np.arange(32.0).reshape(8, 4) / 32, np.arange(8) % 4, net, loss, trainer,
-                            Devices(devices, parts=parts))
-        weights.append(layer.weight.data(devices[0]).asnumpy())
-    numpy.testing.assert_allclose(*weights, rtol=1e-5)  # float32, sums in another order
 
 
 def test_a_network_with_two_outputs_on_a_device_without_rows(device_list):
@@ -202,19 +185,6 @@ def test_the_network_of_an_earlier_call_is_freed(devices, rng):
     finally:
         gc.enable()
     assert networks[0]() is None
-
-
-def test_batch_norm_sees_the_parts(devices, rng):
-    """By hand: each part moves the running mean by a tenth of the way to the mean of its own rows."""
-    net = gluon.nn.HybridSequential()
-    net.add(gluon.nn.Flatten(), gluon.nn.BatchNorm(), gluon.nn.Dense(10))
-    X, y = oracle.images(rng, 7)  # parts of 4 and 3 rows, each split into 2 and 2, 2 and 1
-    data = Batches([(np.array(X), np.array(y))])
-    concise.train(2, 7, 0.1, devices=devices[:2], data=(data, data), net=net, run=Run(1, quiet=True), accumulate=2)
-    rows = X.reshape(7, 784)
-    for device, parts in zip(devices, ([rows[:2], rows[4:6]], [rows[2:4], rows[6:]])):
-        expected = 0.9 * 0.1 * parts[0].mean(axis=0) + 0.1 * parts[1].mean(axis=0)
-        numpy.testing.assert_allclose(net[1].running_mean.data(device).asnumpy(), expected, rtol=1e-5)  # float32
 
 
 def test_momentum_and_weight_decay_by_hand(devices):

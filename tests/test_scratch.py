@@ -8,18 +8,19 @@ from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.devices import gpus, lists
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, npx
-from gluon_mgpu.parallel.sharing import Devices
+from gluon_mgpu.parallel.accumulation import scratch_in_parts
 from gluon_mgpu.training.run import Run
 
 BATCHES = [24, 23, 24, 7, 3, 2, 1, 24, 5, 24]  # rows; 10 steps
 
 
-def train_on(devices, params, batches, lr=0.2, **options):
+def train_on(devices, params, batches, lr=0.2, num_parts=1):
     """Train on the batches; return the parameters on each device as NumPy arrays."""
     device_params = [scratch.get_params(params, device) for device in devices]
-    devices = Devices(devices, **options)
+    step = scratch.train_batch if num_parts == 1 else scratch_in_parts(scratch.train_batch, num_parts)
     for X, y in batches:
-        scratch.train_batch(np.array(X, dtype=X.dtype), np.array(y, dtype=y.dtype), device_params, devices, lr)
+        step(np.array(X, dtype=X.dtype), np.array(y, dtype=y.dtype), device_params, devices, lr, len(X),
+             scratch.allreduce)
     return [[p.asnumpy() for p in params] for params in device_params]
 
 
@@ -122,13 +123,13 @@ def test_sgd_by_hand():
     assert param.tolist() == [0.5, 3.0]  # 1 - 0.5 * 4 / 4, 2 + 0.5 * 8 / 4
 
 
-@pytest.mark.parametrize('k, shares', [slow(2, None), (3, None), slow(4, None), slow(2, [3, 1]), slow(4, '1,50,2,7')])
-def test_k_devices_equal_one(device_list, rng, k, shares):
+@pytest.mark.parametrize('k', [slow(2), 3, slow(4)])
+def test_k_devices_equal_one(device_list, rng, k):
     """In float64, where rounding cannot hide a fault; batches of all sizes, also smaller than k."""
     params = oracle.to_mx(oracle.lenet_params(rng, dtype='float64'))
     batches = [oracle.images(rng, n, dtype='float64') for n in BATCHES]
     one, = train_on(device_list(1), params, batches)
-    replicas = train_on(device_list(k), params, batches, shares=shares)
+    replicas = train_on(device_list(k), params, batches)
     for replica in replicas[1:]:
         assert largest_difference(replica, replicas[0]) == 0
     # 10 sums of at most 24 rows in another order: a few units of 1e-16 each
@@ -141,7 +142,7 @@ def test_a_batch_in_parts_equals_the_whole(device_list, rng, k, parts):
     params = oracle.to_mx(oracle.lenet_params(rng, dtype='float64'))
     batches = [oracle.images(rng, n, dtype='float64') for n in BATCHES]
     whole = train_on(device_list(k), params, batches)
-    replicas = train_on(device_list(k), params, batches, parts=parts)
+    replicas = train_on(device_list(k), params, batches, num_parts=parts)
     for replica in replicas[1:]:
         assert largest_difference(replica, replicas[0]) == 0
     assert largest_difference(replicas[0], whole[0]) < 1e-13  # sums in another order, as for k devices
@@ -172,17 +173,15 @@ def test_train_batch_divides_by_the_rows_in_the_batch(devices, rng):
     assert largest_difference(once[0], [p.asnumpy() for p in params]) > 1e-3
 
 
-@pytest.mark.parametrize('parts, sizes, order', [
-    (1, [3, 2, 2], [0, 1, 2, 3, 4, 5, 6]), (2, [2, 1, 1, 1, 1, 1], [0, 1, 2, 3, 4, 5, 6])])
-def test_train_batch_returns_the_loss_of_every_row(parts, sizes, order, device_list, rng):
+def test_train_batch_returns_the_loss_of_every_row(device_list, rng):
     params = oracle.lenet_params(rng)
     X, y = oracle.images(rng, 7)
     devices = device_list(3)
     device_params = [scratch.get_params(oracle.to_mx(params), d) for d in devices]
-    ls = scratch.train_batch(np.array(X), np.array(y), device_params, Devices(devices, parts=parts), lr=0.1)
-    assert [l.ctx for l in ls][:3] == devices and [l.size for l in ls] == sizes
+    ls = scratch.train_batch(np.array(X), np.array(y), device_params, devices, lr=0.1)
+    assert [l.ctx for l in ls] == devices and [l.size for l in ls] == [3, 2, 2]
     expected = oracle.numpy_loss(oracle.numpy_lenet(X, params), y)  # before the update
-    numpy.testing.assert_allclose(numpy.concatenate([l.asnumpy() for l in ls]), expected[order], rtol=1e-4)
+    numpy.testing.assert_allclose(numpy.concatenate([l.asnumpy() for l in ls]), expected, rtol=1e-4)
 
 
 def test_train_batch_does_not_wait(device_list, rng, no_waiting):
@@ -191,7 +190,7 @@ def test_train_batch_does_not_wait(device_list, rng, no_waiting):
     batches = [(np.array(X), np.array(y)) for X, y in (oracle.images(rng, n) for n in (6, 2, 6, 2))]
     with no_waiting():
         for X, y in batches:  # also where a device gets no rows
-            scratch.train_batch(X, y, device_params, Devices(devices, parts=2), lr=0.1)
+            scratch_in_parts(scratch.train_batch, 2)(X, y, device_params, devices, 0.1, 6, scratch.allreduce)
             ls = scratch.train_batch(X, y, device_params, devices, lr=0.1)
     assert [l.size for l in ls] == [1, 1]
 
@@ -217,8 +216,6 @@ def test_optimizations_do_not_change_the_result(device_list, rng, monkeypatch):
     ({'devices': mx.cpu(0)}, r'cpu\(0\) is not a list of devices: write'),
     ({'devices': {mx.cpu(0), mx.cpu(1)}}, r'\{cpu.* is not a list of devices: write'),
     ({'devices': None, 'num_gpus': '2'}, "num_gpus '2': must be an integer from 1"),
-    ({'shares': [3, 1, 1]}, 'shares 3,1,1: must be one number for each of'),
-    ({'shares': [3, 0]}, 'share 0: must be a number above 0'),
     ({'allreduce': [1]}, r'allreduce \[1\]: must be one of star'), ({'data': 5}, 'data must be a pair .*, not int'),
     ({'data': ()}, 'data must be a pair .*, not tuple of 0'),
     ({'data': ([],)}, 'data must be a pair .*, not tuple of 1'),

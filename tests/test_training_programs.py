@@ -17,7 +17,7 @@ from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np, npx
 from gluon_mgpu.networks.static_shapes import StaticSequential
 from gluon_mgpu.parallel.split import split_batch
-from gluon_mgpu.parallel.step import backward, zero_grad
+from gluon_mgpu.parallel.step import prepare_idle_devices
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 from gluon_mgpu.programs.onnx.graph import semantics_of
 from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
@@ -53,7 +53,7 @@ def take_gradients(losses_of, nets, X, y, devices):
         ls = [losses_of(X_shard, y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
     autograd.backward(ls)
     for net in nets:
-        zero_grad(net, devices[len(y):])
+        prepare_idle_devices(net, y, devices)
 
 
 def step(losses_of, nets, trainer, X, y, devices, batch_size=12):
@@ -169,12 +169,12 @@ def actor_and_critic(trainer_of, devices, rng, how) -> Iterator:
             actions = [actor(X_shard) for X_shard in X_shards]
             ls = [(critic(action.detach()) ** 2)[:, 0] for action in actions]
         autograd.backward(ls)
-        zero_grad(critic, devices[len(y):])
+        prepare_idle_devices(critic, y, devices)
         of_critic.step(12)
         with autograd.record():
             ls = [critic(actor(X_shard))[:, 0] for X_shard in X_shards]
         autograd.backward(ls)
-        zero_grad(actor, devices[len(y):])
+        prepare_idle_devices(actor, y, devices)
         of_actor.step(12)
         yield values(actor, critic)
 
@@ -376,7 +376,7 @@ def steps_of_all_kinds(net, trained_net, trainer, devices, rng, path) -> Iterato
             ls = [((output - y) ** 2).sum() for output, y in zip(outputs, y_shards)]
             if i % 2:  # on one device, since each has the same parameters
                 ls[0] = ls[0] + sum((param.data(devices[0]) ** 2).sum() for param in trainable(net))
-        backward(trained_net, ls)
+        (trained_net if isinstance(trained_net, SyncBatchNorm) else autograd).backward(ls)
         found += [net(X) for X in X_shards]
         trainer.step(7)
         net.save_parameters(path)

@@ -10,7 +10,7 @@ from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np
 from gluon_mgpu.parallel.split import split_batch
-from gluon_mgpu.parallel.step import prepare_idle_devices, zero_grad
+from gluon_mgpu.parallel.step import prepare_idle_devices
 from gluon_mgpu.parallel.workers import ThisProcess
 from gluon_mgpu.programs.onnx.graph import semantics_of
 
@@ -148,7 +148,7 @@ def test_sparse_gradients_on_a_device_without_rows(device_list):
                 with autograd.record():
                     ls = [net(mx.nd.array(shard, ctx=device)) ** 2 for shard, device in zip(shards, devices)]
                 autograd.backward(ls)
-                zero_grad(net, devices[len(shards):])
+                prepare_idle_devices(net, mx.nd.array(batch), devices)
                 trainer.step(1)
             results += [w.asnumpy().tolist() for w in net.weight.list_data()]
     assert results[0] == results[1] == results[2]

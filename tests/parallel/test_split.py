@@ -6,7 +6,6 @@ import warnings
 
 import numpy
 import pytest
-from gluon_mgpu.parallel.sharing import Devices
 
 import gluon_mgpu as d2l
 from gluon_mgpu import concise, scratch
@@ -69,41 +68,6 @@ def test_sizes_by_hand(device_list, rows, k, expected):
     assert [len(shard) for shard in X_shards] == [len(shard) for shard in y_shards] == expected
 
 
-@pytest.mark.parametrize(('rows', 'shares', 'expected'), [
-    (8, [3, 1], [6, 2]), (256, [3, 1], [192, 64]), (7, [3, 1], [6, 1]), (10, [1, 2.5, 1.5], [2, 5, 3]),
-    (256, [1, 1000], [1, 255]), (2, [1, 1000], [1, 1]), (1, [1, 1000], [1]), (3, [5, 1, 1, 9], [1, 1, 1]),
-    (7, [1, 1, 1], [3, 2, 2]), (0, [3, 1], [])])
-def test_sizes_by_shares(device_list, rows, shares, expected):
-    """Each of the first devices gets a row, however small its share, so that shard i is on device i."""
-    X, devices = np.arange(2 * rows).reshape(rows, 2), device_list(len(shares))
-    X_shards, y_shards = split_batch(X, X, Devices(devices, shares=shares))
-    assert [len(shard) for shard in X_shards] == [len(shard) for shard in y_shards] == expected
-    if rows:
-        check_shards(X_shards, X, devices)
-
-
-def test_equal_shares_change_nothing(device_list):
-    for k in (1, 2, 3, 4):
-        for rows in range(1, 14):
-            sizes = [[len(shard) for shard in split_and_load(np.zeros(rows), device_list(k), shares)]
-                     for shares in (None, [7] * k, [0.1] * k)]
-            assert sizes[0] == sizes[1] == sizes[2]
-
-
-@pytest.mark.parametrize(('shares', 'message'), [
-    ([1, 2, 3], 'shares 1,2,3: must be one number for each of '), ([], 'shares : must be one number for'),
-    ({3, 1}, 'shares {1, 3}: must be a list of numbers, in the order of the devices'),
-    ({1: 3, 0: 1}, 'shares {1: 3, 0: 1}: must be a list of numbers'),
-    (b'31', "shares b'31': must be a list of numbers"), ([True, True], 'share True: must be a number above 0'),
-    ('3', 'shares 3: must be one number for'), (3, 'shares 3: must be one number for'),
-    ([1, 0], 'share 0: must be a number above 0'),
-    ([1, -1], 'share -1: must'), ([1, float('nan')], 'share nan: must'),
-    ('3,x', "share 'x': must be a number above 0")])
-def test_invalid_shares(devices, shares, message):
-    assert error_line(Devices, devices[:2], shares=shares).startswith(message)
-    assert error_line(split_and_load, np.zeros(4), devices[:2], shares).startswith(message)
-
-
 def test_the_books_4_by_6_on_two(devices):
     (a, b), _ = split_batch(np.arange(24).reshape(4, 6), np.arange(4), devices[:2])
     assert a.asnumpy().tolist() == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
@@ -147,11 +111,12 @@ def test_arrays_of_another_kind(devices):
     shards = split_and_load(mx.nd.arange(4), devices)
     assert [type(shard) for shard in shards] == [np.ndarray] * len(devices)
     assert numpy.concatenate([shard.asnumpy() for shard in shards]).tolist() == [0, 1, 2, 3]
-    for data, name in (([1, 2], 'list'), ([], 'list'), (None, 'NoneType'), (np.array(1), 'ndarray'),
-                       ((np.ones(2), 3), 'tuple'), ({'X': np.ones(2)}, 'dict'), ('ab', 'str')):
+    for data, name in (([1, 2], 'int'), (np.array(1), 'ndarray'),
+                       ((np.ones(2), 3), 'int'), ({'X': np.ones(2)}, 'dict'), ('ab', 'str')):
         expected = (f'cannot split a {name}: pass an array (n, ...) of mxnet.np or NumPy, or lists and tuples of such '
                     'arrays')
         assert error_line(split_and_load, data, devices) == expected
+    assert error_line(split_and_load, [None], devices).startswith('arrays of no rows')
 
 
 def sparse(rows, **settings):
@@ -186,10 +151,10 @@ def test_splitting_uses_nothing_that_is_deprecated(devices):
         split_batch((np.zeros((4, 2)), sparse(4)[0]), numpy.zeros(4), devices)
 
 
-def test_csr_arrays_with_others_and_shares(devices):
+def test_csr_arrays_with_others(devices):
     (X, dense), y = sparse(7), np.arange(7)
-    shards, y_shards = split_batch((X, [y]), y, Devices(devices[:2], shares=[3, 1]))
-    assert [len(y_shard) for y_shard in y_shards] == [6, 1] and (shards[1][0].asnumpy() == dense[6:]).all()
+    shards, _ = split_batch((X, [y]), y, devices[:2])
+    assert (shards[1][0].asnumpy() == dense[4:]).all() and shards[1][1][0].tolist() == [4, 5, 6]
     assert (split.rows_of((X, [y]), slice(2, 4))[0].asnumpy() == dense[2:4]).all()
 
 
@@ -221,39 +186,40 @@ def test_splitting_does_not_wait(devices, array, no_waiting):
         shards[0].asnumpy()  # the fixture detects a wait
 
 
-@pytest.mark.parametrize('rows', [1, 2, 7])
-def test_one_array(device_list, rows):
-    """The shards equal those of a batch."""
-    data, devices = np.random.normal(size=(rows, 3)), device_list(3)
-    shards = split_and_load(data, devices)
-    check_shards(shards, data, devices)
-    X_shards, y_shards = split_batch(data, data, devices)
-    for shard, X_shard, y_shard in zip(shards, X_shards, y_shards):
-        assert (shard.asnumpy() == X_shard.asnumpy()).all() and (shard.asnumpy() == y_shard.asnumpy()).all()
-        assert shard.ctx == X_shard.ctx == y_shard.ctx
-
-
 def test_the_chapters_share_split_batch():
     assert scratch.split_batch is concise.split_batch is d2l.split_batch is split_batch
 
 
-def test_different_numbers_of_rows(devices):
-    line = error_line(split_batch, np.zeros((4, 2)), np.zeros(3), devices)
-    assert line == 'arrays of 4, 3 rows: those of a batch must have the same number'
-    line = error_line(split_batch, (np.zeros((4, 2)), np.zeros(5)), np.zeros(4), devices)
-    assert line == 'arrays of 4, 5, 4 rows: those of a batch must have the same number'
-    line = error_line(split_and_load, [np.zeros(4), [np.zeros(3)]], devices)
-    assert line == 'arrays of 4, 3 rows: those of a batch must have the same number'
+@pytest.mark.parametrize('function, arguments, rows', [
+    (split_batch, (np.zeros((4, 2)), np.zeros(3)), '3, 4'),
+    (split_batch, ((np.zeros((4, 2)), np.zeros(5)), np.zeros(4)), '4, 5'),
+    (split_and_load, ([np.zeros(4), [np.zeros(3)]],), '3, 4')])
+def test_different_numbers_of_rows(function, arguments, rows, devices):
+    line = error_line(function, *arguments, devices)
+    assert line == f'arrays of {rows} rows: those of a batch must have the same number'
+
+
+@pytest.mark.parametrize('batch_axis', [0, 1, 2])
+@pytest.mark.parametrize('even_split', [True, False])
+def test_the_arguments_of_gluons_function(batch_axis, even_split, devices):
+    """So that a program can replace its import of it."""
+    X = np.arange(6 * 4 * 2).reshape(6, 4, 2)
+    shards = split_and_load(X, ctx_list=devices[:2], batch_axis=batch_axis, even_split=even_split)
+    book = gluon.utils.split_and_load(X, devices[:2], batch_axis, even_split)
+    assert [shard.tolist() for shard in shards] == [shard.tolist() for shard in book]
+    assert [shard.ctx for shard in shards] == devices[:2]
+    if even_split:
+        line = error_line(split_and_load, X, devices[:1] * 7, batch_axis, even_split)
+        assert line == f'cannot split {X.shape[batch_axis]} rows over 7 devices evenly: leave even_split out'
 
 
 @pytest.mark.parametrize('rows', [1, 2, 7])
-@pytest.mark.parametrize('shares', [None, [3, 1, 2]])
-def test_nested_lists_and_tuples_of_arrays(rows, shares, device_list):
+def test_nested_lists_and_tuples_of_arrays(rows, device_list):
     """Each shard has the structure of the whole, and the rows that its arrays have alone."""
-    devices, (a, b, c, d) = Devices(device_list(3), shares=shares), numpy.random.normal(size=(4, rows, 2))
+    devices, (a, b, c, d) = device_list(3), numpy.random.normal(size=(4, rows, 2))
     y = np.arange(rows), np.array(b, dtype='float64')
     X_shards, y_shards = split_batch((np.array(a), [b, (c,)], d.astype('float32')), y, devices)
-    alone = [split_and_load(array, devices, shares) for array in (np.array(a), b, c, d.astype('float32'), *y)]
+    alone = [split_and_load(array, devices) for array in (np.array(a), b, c, d.astype('float32'), *y)]
     assert len(X_shards) == len(y_shards) == min(rows, 3)
     for (first, (second, (third,)), fourth), of_y, *expected in zip(X_shards, y_shards, *alone):
         assert type(of_y) is tuple and len(of_y) == 2

@@ -3,7 +3,6 @@ import re
 
 import numpy
 import pytest
-from gluon_mgpu.parallel.sharing import Devices
 from trainers import on_each_device, trainable
 
 import gluon_mgpu as d2l
@@ -100,13 +99,19 @@ def test_a_layer_that_only_some_batches_use(make_trainer, devices, seed):
     check_equal(*results[::-1])
 
 
-def test_a_divisor_shares_and_parts(device_list, seed):
-    devices = Devices(device_list(3), batch_size=7, shares=[3, 1, 1], parts=2)
-    net, trainer = with_updates_on_each_device(devices)
-    found = [d2l.train_batch_ch13(net, X, y, loss, trainer, devices) for X, y in batches(seed)]
-    one = make(devices[:1])
-    numpy.testing.assert_allclose(found, list(by_gluon(one, batches(seed), 7)), rtol=1e-6)  # as above
-    check_equal(net, one)
+def test_a_function_instead_of_a_network(device_list, seed):
+    """Its batch norm, which the Trainer knows, gets statistics on devices without rows as well."""
+    found = []
+    for function in (lambda net: net, lambda net: lambda X: net(X)):
+        net = make(device_list(3), nn.Sequential())
+        net.add(nn.BatchNorm(in_channels=5), nn.Dense(3, in_units=5))
+        make(device_list(3), net)
+        trainer = gluon.Trainer(net.collect_params(), 'sgd', SGD)
+        for (X, _), y in batches(seed):
+            d2l.train_batch_ch13(function(net), X, y, loss, trainer, device_list(3))
+        found.append([[array.asnumpy() for array in param.list_data()] for param in net.collect_params().values()])
+    for a, b in zip(*found):
+        numpy.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no networks of mx.nd')

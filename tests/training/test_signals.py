@@ -15,7 +15,6 @@ from gluon_mgpu.base.program import Stopped
 from gluon_mgpu.checkpoints.checkpoint_callback import CheckpointCallback
 from gluon_mgpu.checkpoints.run_folder import checkpoints
 from gluon_mgpu.mxnet_setup.compat import np
-from gluon_mgpu.parallel.sharing import Devices
 from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training import run as run_module, signals as module
 from gluon_mgpu.training.evaluate import MAX_STARTED, evaluate_accuracy_gpus
@@ -86,7 +85,7 @@ def test_a_signal_within_a_del_ends_evaluation(devices):
             yield np.zeros((4, 2)), np.zeros(4, dtype='int32')
 
     with StopSignals() as signals, pytest.raises(Stopped) as stopped:
-        evaluate_accuracy_gpus(lambda X: X, batches(), devices=Devices(devices, workers=Workers(signals)))
+        evaluate_accuracy_gpus(lambda X: X, batches(), devices=devices, workers=Workers(signals))
     assert stopped.value.signum == signal.SIGTERM and len(used) <= 4 + MAX_STARTED
 
 

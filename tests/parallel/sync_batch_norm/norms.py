@@ -4,9 +4,9 @@ from trainers import on_each_device, trainable
 
 from gluon_mgpu import concise
 from gluon_mgpu.mxnet_setup.compat import gluon, init, np, npx
-from gluon_mgpu.parallel.sharing import Devices
 from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
+from gluon_mgpu.parallel.sync_batch_norm.train_batch import train_batch_synchronized
 from gluon_mgpu.training.parameters import by_name
 
 nn = gluon.nn
@@ -37,10 +37,10 @@ def train(make, devices, synchronized, sizes=SIZES, side=12):
             param.set_data(np.array(rng.normal(scale=0.2, size=param.shape), dtype='float64'))
     trainer = on_each_device(trainable(net), 'sgd', {'learning_rate': 0.1})
     fast, loss = SyncBatchNorm(net) if synchronized else net, gluon.loss.SoftmaxCrossEntropyLoss()
+    step = train_batch_synchronized if synchronized else concise.train_batch
     for n in sizes:
         X, y = rng.normal(1, 1, size=(n, 1, side, side)), rng.integers(0, 10, n).astype('int32')
-        concise.train_batch(np.array(X, dtype='float64'), np.array(y, dtype='int32'), fast, loss, trainer,
-                            Devices(devices, 64))
+        step(np.array(X, dtype='float64'), np.array(y, dtype='int32'), fast, loss, trainer, devices, 64)
     npx.waitall()
     return net
 

@@ -31,11 +31,23 @@ from .training.run import Run
 
 def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, trainer: gluon.Trainer, devices: list,
                 batch_size: int | None = None) -> list:
-    """Train on one batch, split over the devices; does not block. Returns and divides as `scratch.train_batch`.
+    """Train on one batch, split over the devices; does not block.
 
-    `net` and `trainer` were made for `devices`; `loss` maps (y_hat, y) to the loss of each row, (n,).
+    Returns the losses, one array for each device that got rows.
 
     Source: D2L 13.6.3, the body of ``train``.
+
+    Parameters
+    ----------
+    X, y : np.ndarray, (n, ...) and (n,)
+    net : gluon.Block
+        Initialized on `devices`; its parameters are updated in place.
+    loss : callable
+        Maps (y_hat, y) to the loss of each row, (n,). The mean of a shard would depend on the number of devices.
+    trainer : gluon.Trainer
+        Made after the network was initialized on `devices`.
+    batch_size : int, optional
+        Divisor of the summed gradient, by default n.
     """
     X_shards, y_shards = split_batch(X, y, devices)
     with autograd.record():

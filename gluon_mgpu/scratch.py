@@ -120,10 +120,21 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
                 batch_size: int | None = None, allreduce: Callable = allreduce) -> list:
     """Train on one batch, split over the devices; does not block.
 
-    Returns the losses, one array for each device that got rows. The update is divided by `batch_size`, by default the
-    rows of `X`, which may be any number.
+    Returns the losses, one array for each device that got rows.
 
     Source: D2L 13.5.6, ``train_batch``.
+
+    Parameters
+    ----------
+    X, y : np.ndarray, (n, 1, 28, 28) and (n,)
+        With any number n of rows, possibly fewer than devices.
+    device_params : list of lists of np.ndarray
+        The parameters on each device, from `get_params`. They are updated in place and stay equal on all devices.
+    devices : list of mx.Context
+    batch_size : int, optional
+        Divisor of the summed gradient, by default n.
+    allreduce : callable
+        Sums a list of arrays, one per device, in place.
     """
     X_shards, y_shards = split_batch(X, y, devices)
     with autograd.record():  # The loss is calculated separately on each device

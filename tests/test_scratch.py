@@ -260,6 +260,29 @@ class Batches(list):
     num_rows = property(lambda self: sum(len(y) for _, y in self))
 
 
+def writes_nothing(data):
+    data = [sum(array.as_in_ctx(data[0].ctx) for array in data)] * len(data)
+
+
+def writes_the_first(data):
+    for array in data[1:]:
+        data[0] += array.as_in_ctx(data[0].ctx)
+
+
+@pytest.mark.parametrize('allreduce', [writes_nothing, writes_the_first])
+@pytest.mark.parametrize('k', [1, 2, 3])
+def test_an_allreduce_that_leaves_devices_apart(k, allreduce, device_list, rng):
+    """Without a word, each device would train alone, and the accuracy would look plausible."""
+    X, y = oracle.bright_halves(rng, 12)
+    batches, run = Batches([(np.array(X), np.array(y))] * 8), Run(1, quiet=True)
+    arguments = {'devices': device_list(k), 'data': (batches, batches), 'run': run, 'allreduce': allreduce}
+    if k == 1:
+        scratch.train(k, 12, 0.5, **arguments)
+        return
+    with pytest.raises(ValueError, match='^parameter [0-7] differs between the devices after epoch 1: give each'):
+        scratch.train(k, 12, 0.5, **arguments)
+
+
 @pytest.mark.slow
 def test_train_learns_and_ends_with_the_books_line(devices, rng, capsys):
     """LeNet learns to distinguish images that are bright at the top or at the bottom."""

@@ -87,7 +87,8 @@ def _sizes(data: Any, batch_axis: int) -> set[int]:
     if isinstance(data, (list, tuple)):
         return set().union(*(_sizes(item, batch_axis) for item in data))
     if isinstance(data, ROW_SPARSE):
-        raise ValueError("cannot split a RowSparseNDArray, whose rows MXNet cannot slice: pass array.tostype('default')")
+        raise ValueError('cannot split a RowSparseNDArray, whose rows MXNet cannot slice: pass '
+                         "array.tostype('default')")
     if not isinstance(data, (numpy.ndarray, mx.nd.NDArray)) or data.ndim <= batch_axis:
         raise ValueError(f'cannot split a {type(data).__name__}: pass an array (n, ...) of mxnet.np or NumPy, or lists '
                          'and tuples of such arrays')

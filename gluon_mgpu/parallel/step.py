@@ -60,12 +60,15 @@ def _add_nothing(params: list) -> None:
 def _copy_statistics(net: Any, source: Any, devices: list) -> None:
     """Copy batch norm's running statistics from one device to others."""
     if hasattr(net, 'collect_params'):
-        statistics = [param for param in running_statistics(net) if not param._deferred_init]
-        if statistics:
-            npx.waitall()  # under ``hybridize(static_shape=True)``, backward passes write them without the engine
-        for param in statistics:
-            for device in devices:
-                param.data(source).copyto(param.data(device))
+        params = running_statistics(net)
+    else:
+        params = [param for param in getattr(net, 'values', lambda: net)() if not param._differentiable]
+    statistics = [param for param in params if not param._deferred_init]
+    if statistics:
+        npx.waitall()  # under ``hybridize(static_shape=True)``, backward passes write them without the engine
+    for param in statistics:
+        for device in devices:
+            param.data(source).copyto(param.data(device))
 
 
 def _zero_gradient(param: gluon.Parameter, devices: list) -> None:

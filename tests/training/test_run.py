@@ -1,6 +1,7 @@
 """Runs: what they continue, print and refuse."""
 import io
 import json
+import random
 import sys
 from types import SimpleNamespace
 
@@ -64,11 +65,12 @@ def test_numbers_of_numpy_and_mxnet_can_be_stored(one):
 @pytest.mark.parametrize('losses, line', [
     ([2.0, 0.5, 21.0], 'the loss has grown from 2 to 21: use a smaller learning rate\n'),
     ([5.3e7, 1.8e22], 'the loss has grown from 5.3e+07 to 1.8e+22: use a smaller learning rate\n'),
+    ([[2.5, 4e11]], 'the loss has grown from 2.5 to 2e+11: use a smaller learning rate\n'),  # in its only epoch
     ([2.0, 1e9, 20.0], ''), ([1e-6, 9.0], ''), ([-5.0, 9.0], ''), ([1e9], '')])
 def test_a_loss_that_grows_and_stays_finite(losses, line, capsys):
     run = Run(len(losses), quiet=True)
     for epoch in run.epochs(NO_PARAMETERS):
-        feed(run, [[[losses[epoch - 1]]]])
+        feed(run, [[[loss]] for loss in numpy.ravel(losses[epoch - 1])])
         run.end_epoch(0.5)
     assert capsys.readouterr().err == line
 
@@ -190,13 +192,13 @@ def test_each_epoch_has_its_own_random_numbers():
             run.restore(state)
         for _ in run.epochs(NO_PARAMETERS, seed=seed):
             for _ in run.batches([1]):
-                found.append((float(np.random.uniform()), numpy.random.random()))
+                found.append((float(np.random.uniform()), numpy.random.random(), random.random()))
                 run.record_losses([np.ones(1)])
             run.end_epoch(0.5)
         return found
 
     first, second, third = draws(0)
-    assert len({*first, *second, *third}) == 6
+    assert len({*first, *second, *third}) == 9
     assert draws(0) == [first, second, third] and not {first, second, third} & {*draws(1)}
     assert draws(0, {**NOT_BEGUN, 'history': [[1, 2.0, 1.5, 0.5, 100.0]], 'num_steps': 1}) == [second, third]
 

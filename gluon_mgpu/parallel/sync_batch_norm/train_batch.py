@@ -6,7 +6,7 @@ from typing import Any
 
 from ...mxnet_setup.compat import autograd, gluon
 from ..split import split_batch
-from ..step import prepare_idle_devices
+from ..step import params_with_gradients, prepare_idle_devices
 from .synchronized import SyncBatchNorm
 
 
@@ -18,6 +18,6 @@ def train_batch_synchronized(X: Any, y: Any, net: SyncBatchNorm, loss: Callable,
         y_hats = net.forward(X_shards)
         ls = [loss(y_hat, y_shard) for y_hat, y_shard in zip(y_hats, y_shards)]
     net.backward(ls)
-    prepare_idle_devices(net, X, devices)
+    prepare_idle_devices(params_with_gradients(net), X, devices)  # all devices have the same statistics
     trainer.step(batch_size)
     return ls

@@ -17,6 +17,7 @@ from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gl
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
+from gluon_mgpu.parallel.sync_batch_norm.train_batch import train_batch_synchronized
 from gluon_mgpu.parallel.workers import ThisProcess
 from gluon_mgpu.programs.onnx.graph import semantics_of
 from gluon_mgpu.training.parameters import by_name, with_grad_req
@@ -61,10 +62,10 @@ def test_it_does_not_wait(device_list, no_waiting, size):
     rng = numpy.random.default_rng(0)
     batches = [tuple(map(np.array, oracle.images(rng, n))) for n in (6, 2) * 2]
     for X, y in batches[:2]:  # initialization and the Trainer block once
-        concise.train_batch(X, y, net, loss, trainer, devices)
+        train_batch_synchronized(X, y, net, loss, trainer, devices, 6)
     with no_waiting():
         for X, y in batches:
-            concise.train_batch(X, y, net, loss, trainer, devices)
+            train_batch_synchronized(X, y, net, loss, trainer, devices, 6)
 
 
 @pytest.mark.parametrize(('net', 'dtype'), [

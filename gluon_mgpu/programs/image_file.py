@@ -18,37 +18,25 @@ def read_image(path) -> numpy.ndarray:
     The longer side is scaled to 28 pixels, and a black border makes the image square. Transparent pixels become white
     in a dark drawing and black in a light one. With a light edge, it is inverted: a shoe on white paper becomes light.
     """
-    from PIL import Image, ImageOps, UnidentifiedImageError
+    from PIL import Image, ImageOps
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('error', Image.DecompressionBombWarning)
             # Not other formats, some of which start other programs, such as Ghostscript
             with open_file(path, MAX_SIZE) as opened, Image.open(opened, formats=FORMATS) as file:
-                if file.mode == 'F' or (file.mode == 'I' and file.format == 'TIFF'):  # their range is unknown
-                    raise ValueError('its pixels have 32 bits')
+                if file.mode[0] in 'IF':  # Pillow would clip them at 255
+                    raise ValueError('its pixels have more than 8 bits')
                 upright = ImageOps.exif_transpose(file)
-                if upright.mode.startswith('I'):  # 16 bits: keep the upper 8; Pillow itself would clip at 255
-                    pixels = numpy.asarray(upright)
-                    upper = numpy.empty(pixels.shape, 'uint8')
-                    upright = Image.fromarray(numpy.floor_divide(pixels, 256, out=upper, casting='unsafe'))
                 # The mean of squares of pixels, because the arithmetic below needs 60 bytes for each
                 shrunk = upright.convert('RGBA').reduce(max(1, max(upright.size) // MAX_SIDE))
                 transparent = shrunk.convert('LA')
-    except FileNotFoundError:
-        raise ValueError(f'{path}: does not exist; name an image file') from None
     except Exception as error:  # Pillow raises many types for damaged files, such as struct.error
-        why = 'unknown format' if isinstance(error, UnidentifiedImageError) else reason(error)
-        raise ValueError(f'{path}: cannot be read as an image ({why}); use a PNG or JPEG file') from None
+        raise ValueError(f'{path}: cannot be read as an image ({reason(error)}); use a PNG or JPEG file') from None
     grey, opacity = (numpy.asarray(transparent, int)[..., i] for i in range(2))
     background = 255 if (grey * opacity).sum() < 127.5 * opacity.sum() else 0
     grey = ((grey * opacity + background * (255 - opacity)) // 255).astype('uint8')
     edge = numpy.concatenate([grey[0], grey[-1], grey[:, 0], grey[:, -1]])
     if edge.mean() > 127.5:
         grey = 255 - grey
-    image = Image.fromarray(grey)
-    # `ImageOps.pad` fails for some very long images
-    width, height = (max(1, round(SIDE * side / max(image.size))) for side in image.size)
-    square = Image.new('L', (SIDE, SIDE))
-    square.paste(image.resize((width, height), Image.Resampling.LANCZOS),
-                 (round((SIDE - width) / 2), round((SIDE - height) / 2)))
+    square = ImageOps.pad(Image.fromarray(grey), (SIDE, SIDE), Image.Resampling.LANCZOS)
     return numpy.asarray(square, 'float32') / 255

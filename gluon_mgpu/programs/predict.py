@@ -2,20 +2,16 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy
 
-if __name__ == '__main__':
-    sys.exit('run this program as a module: python -m gluon_mgpu predict')
-
-from ..base.arguments import integer
 from ..base.files import SameFolder, check_writable
 from ..base.flags import Parser, path, picture, text
 from ..base.pictures import in_lines, matplotlib_defaults, write_picture
+from ..base.progress import ProgressBar
 from ..base.text import print_text
 from ..checkpoints.run_folder import check_links
 from ..data import load_data
@@ -38,11 +34,14 @@ NAMES = {  # of the classes; the first line is D2L 4.2's ``FashionMNIST.text_lab
 
 def probabilities(net: Callable, images: numpy.ndarray, devices: list, batch_size: int = 256) -> numpy.ndarray:
     """Return the probabilities (n, 10) for float32 images (n, 28, 28) in [0, 1], computed on all devices; blocks."""
-    shards = []
-    for start in range(0, len(images), batch_size):
-        X = images[start:start + batch_size, None]  # (n, 28, 28) -> (n, 1, 28, 28)
-        shards += [npx.softmax(net(X_shard)) for X_shard in split_and_load(X, devices)]
-    return numpy.concatenate([shard.asnumpy() for shard in shards])
+    found = []
+    with ProgressBar(desc='predicting', total=len(images), leave=False) as bar:
+        for start in range(0, len(images), batch_size):
+            X = images[start:start + batch_size, None]  # (n, 28, 28) -> (n, 1, 28, 28)
+            shards = [npx.softmax(net(X_shard)) for X_shard in split_and_load(X, devices)]
+            found += [shard.asnumpy() for shard in shards]
+            bar.update(len(X))
+    return numpy.concatenate(found)
 
 
 def confusion(labels: numpy.ndarray, predicted: numpy.ndarray, num_classes: int) -> numpy.ndarray:
@@ -66,12 +65,12 @@ def draw(images: numpy.ndarray, labels: numpy.ndarray, predicted: numpy.ndarray,
 def _draw_images(figure: Any, images, labels, predicted, names: tuple) -> None:
     for axes, image, label, guess in zip(figure.subplots(ROWS, COLUMNS).flat, images, labels, predicted):
         axes.imshow(image, cmap='gray_r')
-        correct = label == guess
-        line = names[guess] if correct else f'{names[guess]}\n(is {names[label]})'
-        axes.set_title(line, fontsize='small', color='black' if correct else 'tab:red', pad=3, y=1)
+        line, color, width = names[guess], 'black', 1.0
+        if label != guess:
+            line, color, width = f'{line}\n(is {names[label]})', 'tab:red', 2.5
+        axes.set_title(line, fontsize='small', color=color, pad=3, y=1)
         axes.set(xticks=[], yticks=[])
-        for side in axes.spines.values():
-            side.set(color='0.7' if correct else 'tab:red', linewidth=1 if correct else 2.5)
+        axes.spines[:].set(color=color, linewidth=width)
     figure.subplots_adjust(left=0.02, right=0.98, top=0.88, bottom=0.01, hspace=0.62)
 
 
@@ -79,10 +78,9 @@ def _draw_confusion(figure: Any, counts: numpy.ndarray, names: tuple) -> None:
     axes = figure.subplots()
     axes.imshow(counts, cmap='Blues')
     for true, guess in numpy.ndindex(*counts.shape):
-        if counts[true, guess]:
-            dark = counts[true, guess] > counts.max() / 2
-            axes.text(guess, true, counts[true, guess], ha='center', va='center', fontsize='small',
-                      color='white' if dark else 'black')
+        number = counts[true, guess]
+        axes.text(guess, true, number or '', ha='center', va='center', fontsize='small',
+                  color='white' if number > counts.max() / 2 else 'black')
     axes.set(xticks=range(len(names)), yticks=range(len(names)), yticklabels=names, xlabel='predicted', ylabel='true',
              title=f'{counts.sum():,} test images')
     axes.set_xticklabels(names, rotation=45, ha='right')
@@ -120,15 +118,14 @@ def _run(args: argparse.Namespace) -> None:
     if not args.out:
         check_links(folder)
     check_writable(out)
-    _, test_iter = load_data(config['dataset'], 256, args.data_dir or config.get('data_dir'))
+    # The rows and batches of the run's evaluation, because each device has its own statistics of batch norm
+    batch_size, data_dir = config['batch_size'], args.data_dir or config.get('data_dir')
+    _, test_iter = load_data(config['dataset'], batch_size, data_dir, test_size=config.get('test_size'))
     batches = [(X.asnumpy()[:, 0], y.asnumpy()) for X, y in test_iter]  # (n, 1, 28, 28) -> (n, 28, 28)
-    test_images, labels = (numpy.concatenate(parts) for parts in zip(*batches))
-    # Split as in the run's evaluation, because each device has its own statistics of batch norm
-    batch_size = integer('batch_size', config.get('batch_size'), minimum=1)
+    test_images, labels = (numpy.concatenate(parts) for parts in zip(*batches, strict=True))
     predicted = probabilities(net, test_images, devices, batch_size).argmax(axis=1)
     share = (predicted == labels).mean()
     print_text(f'test acc: {share:.4f} on {len(labels):,} test images')
-    title = (f'{args.run}: {config["chapter"]} on {config["dataset"]}, {share:.1%} of {len(labels):,} test images '
-             'correct')
-    draw(test_images, labels, predicted, names, out, in_lines(title))
+    result = f'{config["chapter"]} on {config["dataset"]}: {share:.1%} of {len(labels):,} test images correct'
+    draw(test_images, labels, predicted, names, out, f'{in_lines(args.run)}\n{in_lines(result)}')
     print_text(f'picture: {out}')

@@ -34,40 +34,22 @@ def test_a_dataset_image_is_left_as_it_is(tmp_path):
     assert read_image(tmp_path / 'a.png').tolist() == (image.astype('float32') / 255).tolist()
 
 
-@pytest.mark.parametrize('name, dtype', [
-    ('a.png', 'uint16'), ('a.tiff', 'uint16'), ('a.tiff', '>u2')])
-def test_an_image_of_16_bits_keeps_the_upper_8(name, dtype, tmp_path):
-    values = numpy.random.default_rng(0).integers(0, 65536, (28, 28))
-    values[0] = values[-1] = values[:, 0] = values[:, -1] = 0
-    Image.fromarray(values.astype(dtype)).save(tmp_path / name)
-    assert read_image(tmp_path / name).tolist() == (values // 256 / numpy.float32(255)).astype('float32').tolist()
-
-
-@pytest.mark.parametrize('dtype', ['float32', 'int32'])
-def test_an_image_of_32_bits_is_rejected(dtype, tmp_path):
-    """Its pixels may be from 0 to 1, to 255, or to any other number."""
-    Image.fromarray(numpy.full((9, 9), 200, dtype)).save(tmp_path / 'a.tiff')
-    with pytest.raises(ValueError, match=r'a.tiff: cannot be read as an image \(its pixels have 32 bits\); use a PNG'):
-        read_image(tmp_path / 'a.tiff')
-
-
-@pytest.mark.parametrize('size', [(1, 1000), (1000, 1), (1, 1), (20_000, 3)])
-def test_a_very_long_image_is_a_line(size, tmp_path):
-    """Pillow 10 alone would scale it to no rows."""
-    picture(100, size).save(tmp_path / 'a.png')
-    rows = [int((read_image(tmp_path / 'a.png') > 0).sum(axis=i).max()) for i in (1, 0)]
-    assert rows == [28 if side == max(size) else 1 for side in size]
+@pytest.mark.parametrize('name, dtype', [('a.png', 'uint16'), ('a.tiff', '>u2'), ('a.tiff', 'int32'),
+                                         ('a.tiff', 'float32')])
+def test_an_image_of_more_than_8_bits_is_rejected(name, dtype, tmp_path):
+    """Pillow would clip it at 255. Its pixels may be from 0 to 1, to 65,535, or to any other number."""
+    Image.fromarray(numpy.full((9, 9), 200, dtype)).save(tmp_path / name)
+    with pytest.raises(ValueError, match=r'cannot be read as an image \(its pixels have more than 8 bits\); use a PNG'):
+        read_image(tmp_path / name)
 
 
 def test_files_that_are_not_images_are_rejected(tmp_path):
     (tmp_path / 'a.png').write_text('no image')
     Image.new('L', (9, 9)).save(tmp_path / 'exif.png', exif=b'II*\0\x08')  # cut
-    for name, why in ('a.png', 'unknown format'), ('exif.png', '.*'), ('', 'it is a folder|Is a directory|.*folder.*'):
+    for name, why in ('a.png', 'cannot identify'), ('exif.png', '.*'), ('', '.*'), ('missing.png', 'No such file'):
         path = tmp_path / name
-        with pytest.raises(ValueError, match=rf'^{path}: cannot be read as an image \({why}\); use a PNG or JPEG file'):
+        with pytest.raises(ValueError, match=rf'^{path}: cannot be read as an image \({why}.*\); use a PNG or JPEG'):
             read_image(path)
-    with pytest.raises(ValueError, match='missing.png: does not exist; name an image file$'):
-        read_image(tmp_path / 'missing.png')
 
 
 @pytest.mark.parametrize('side', [11, 56])
@@ -96,7 +78,7 @@ def test_the_common_formats(name, tmp_path):
     assert (found[0, 0] < 0.1, found[14, 14] > 0.9) == (True, True)
 
 
-@pytest.mark.parametrize('mode', ['L', 'RGBA', 'P', 'I;16'])
+@pytest.mark.parametrize('mode', ['L', 'RGBA', 'P'])
 def test_a_large_image_needs_little_memory(mode, tmp_path):
     """It is shrunk before anything else; 80 million pixels took 5 GB, 60 bytes each."""
     side = 4000
@@ -111,7 +93,7 @@ def test_a_large_image_needs_little_memory(mode, tmp_path):
                           text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     *shades, memory = done.stdout.split()
-    assert shades == ['0.0', '1.0' if mode != 'I;16' else '0.0']
+    assert shades == ['0.0', '1.0']
     assert int(memory) < 22 * side**2
 
 

@@ -53,35 +53,14 @@ def empty_picture(monkeypatch):
         monkeypatch.setattr(predict, name, lambda *args: None)
 
 
-@pytest.mark.parametrize('chapter', ['scratch', slow('concise')])
-def test_the_accuracy_equals_that_of_the_run(chapter, runs, capsys):
-    """On the devices of the run, after its last epoch."""
-    folder, accuracy = runs(chapter)
+@pytest.mark.parametrize('chapter, flags, rows', [('scratch', ['--test-size', '37'], 37), slow('concise', [], 50)])
+def test_the_accuracy_equals_that_of_the_run(chapter, flags, rows, runs, capsys):
+    """On the devices and the test images of the run, after its last epoch."""
+    folder, accuracy = runs(chapter, *flags)
     assert predict.main([str(folder)]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        f'test acc: {accuracy:.4f} on 50 test images', f'picture: {folder}/predictions.png']
+        f'test acc: {accuracy:.4f} on {rows} test images', f'picture: {folder}/predictions.png']
     assert (folder / 'predictions.png').read_bytes()[:4] == b'\x89PNG'
-
-
-@pytest.mark.slow
-def test_the_accuracy_of_a_run_with_shares(runs, devices, capsys):
-    """Each device has its own statistics of batch norm, so it must get the same rows in the same batches."""
-    folder, accuracy = runs('concise', '--shares', ','.join('2' + '1' * (len(devices) - 1)), '--train-size', '40')
-    assert predict.main([str(folder)]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == f'test acc: {accuracy:.4f} on 50 test images'
-    assert predict.main([str(folder), '--devices', f'{devices[0].device_type}:0']) == 0
-    assert 'each device now has their mean' in capsys.readouterr().out
-
-
-def test_the_rows_follow_the_shares_and_the_batches(devices):
-    sizes = []
-
-    def net(X):
-        sizes.append(len(X))
-        return X.reshape(len(X), -1)[:, :2]
-
-    predict.probabilities(net, numpy.zeros((8, 28, 28), 'float32'), devices[:2], batch_size=4, shares='3,1')
-    assert sizes == [3, 1, 3, 1]
 
 
 @pytest.mark.slow
@@ -199,7 +178,7 @@ def test_the_picture_marks_wrong_predictions(tmp_path, figures, monkeypatch):
     left, right = figures[0].subfigs
     assert [axes.get_title() for axes in left.axes[:4]] == ['cat', 'dog', 'cat\n(is dog)', '']
     assert [axes.title.get_color() for axes in left.axes[:3]] == ['black', 'black', 'tab:red']
-    assert [text.get_text() for text in right.axes[0].texts] == ['1', '1', '1']  # no number for zero
+    assert [text.get_text() for text in right.axes[0].texts] == ['1', '', '1', '1']
 
 
 def test_a_title_of_two_lines_is_above_the_names(tmp_path, figures):

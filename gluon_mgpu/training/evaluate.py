@@ -26,6 +26,9 @@ def count_correct(y_hat, y):
     if y_hat.ndim > 2 and 1 < y_hat.shape[1] == y_hat.shape[-1]:
         raise ValueError(f'scores {y_hat.shape}: the classes may be in axis 1 or in the last; return scores of two '
                          'dimensions, such as net(X).reshape(-1, num_classes)')
+    if y_hat.shape[1:] == (1,) and y_hat.dtype.kind == 'f':
+        raise ValueError(f'scores {y_hat.shape}: one score for each row is no class; pass a function of classes, such '
+                         'as lambda X: net(X) > 0, or > 0.5 after a sigmoid')
     scores, has_classes = y_hat, y_hat.ndim > 1 and y_hat.shape[1] > 1
     if has_classes:
         y_hat = np.argmax(scores, axis=1)  # (n, num_classes) -> (n,)
@@ -46,7 +49,7 @@ def accuracy(y_hat: np.ndarray, y: np.ndarray) -> float:
 
     `y_hat` has the scores (n, num_classes, ...) or the predicted classes (n,), `y` the labels (n, ...) or (n, 1). A row
     with a score that is NaN is not right. Raises ValueError for several outputs, if `y` has another number of labels,
-    or if the last axis could be that of the classes.
+    if the last axis could be that of the classes, or for one score (n, 1) for each row.
     """
     return float(count_correct(y_hat, y))
 

@@ -43,7 +43,7 @@ def test_what_is_no_array_or_no_dataset(device_list):
 def test_an_error_of_the_engine_does_not_appear_again(device_list):
     """MXNet raises the error of one device, and keeps that of the other for the next wait."""
     with pytest.raises(RuntimeError, match='Check failed'):
-        evaluate_accuracy_gpus(lambda X: failing(X.ctx, len(X)), batches(4), devices=device_list(2))
+        evaluate_accuracy_gpus(lambda X: failing(X.ctx, len(X)).reshape(-1), batches(4), devices=device_list(2))
     npx.waitall()
 
 
@@ -51,7 +51,10 @@ def test_labels_and_classes_as_columns():
     """(n,) == (n, 1) would be (n, n)."""
     scores, labels = np.array(SCORES), np.array(LABELS)
     assert accuracy(scores, labels.reshape(-1, 1)) == 3
-    assert accuracy(np.array([[1], [0], [0]]), np.array([1, 0, 1])) == 2
+    for classes in (np.array([[1], [0], [0]], dtype='int32'), np.array([[0.3], [-2], [-1]]) > 0):
+        assert accuracy(classes, np.array([1, 0, 1])) == 2
+    with pytest.raises(ValueError, match=r'^scores \(2, 1\): one score for each row is no class; pass a function of'):
+        evaluate_accuracy_gpus(lambda X: X, [(np.array([[0.7], [0.2]]), np.array([1, 0]))], devices=[scores.ctx])
     batch = scores, labels.reshape(-1, 1)
     assert evaluate_accuracy_gpus(lambda X: X, [batch], devices=[scores.ctx]) == 3 / 5
     with pytest.raises(ValueError, match='5 predictions and 4 labels: there must be one label for each row'):

@@ -103,6 +103,38 @@ def test_training_and_prediction(devices):
             assert (drop(X).asnumpy() == 1).all()
 
 
+def test_a_branch_for_training(devices):
+    @hybridized
+    def by_mode(X):
+        return X * 2 if autograd.is_training() else X
+
+    X = np.ones(1, ctx=devices[0])
+    X.attach_grad()
+    for _ in range(2):
+        assert by_mode(X).item() == 1
+        with autograd.record():
+            Y = by_mode(X)
+        Y.backward()
+        assert (Y.item(), X.grad.item()) == (2, 2)
+        with autograd.record(train_mode=False):
+            assert by_mode(X).item() == 1
+        with autograd.train_mode():
+            assert by_mode(X).item() == 2
+
+
+def test_a_function_with_a_frozen_weight(devices):
+    @hybridized
+    def dense(X, W, b):
+        return npx.fully_connected(X, W, b, num_hidden=2)
+
+    X, W, b = np.ones((4, 3), ctx=devices[0]), np.ones((2, 3), ctx=devices[0]), np.ones(2, ctx=devices[0])
+    b.attach_grad()
+    with autograd.record():
+        Y = dense(X, W, b)
+    Y.backward()
+    assert b.grad.tolist() == [4, 4]
+
+
 def test_arguments_are_matched_by_position(devices):
     a, b = np.array([5.0], ctx=devices[0]), np.array([2.0], ctx=devices[0])
     assert hybridized(lambda a, b: -b + a)(a, b).tolist() == [3.0]

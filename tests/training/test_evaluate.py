@@ -271,6 +271,6 @@ def test_invalid_arguments(devices):
         evaluate_accuracy_gpus(gluon.nn.Flatten(), batches(2), [mx.cpu(0), mx.cpu(1)])
     with pytest.raises(ValueError, match=r'^device \[.* must be one device; for several, call evaluate_accuracy_gpus'):
         evaluate_accuracy_gpu(gluon.nn.Flatten(), batches(2), devices)
-    with pytest.raises(ValueError, match='^a list of 1 instead of an array of scores'):
-        accuracy([[0.1, 0.9]], [1])
+    with pytest.raises(ValueError, match='^a tuple of 2 instead of an array of scores: for a network with'):
+        evaluate_accuracy_gpus(lambda X: (X, X), batches(2), devices=devices)
     assert evaluate_accuracy_gpus(gluon.nn.Flatten(), batches(2), devices=devices) == 3 / 5

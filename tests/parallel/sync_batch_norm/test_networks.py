@@ -1,4 +1,4 @@
-"""Networks with several inputs or outputs, and of ``mx.nd``, with synchronized batch norm."""
+"""Networks as other people write them, with synchronized batch norm: k devices take the steps of plain Gluon on one."""
 import numpy
 import pytest
 from slow import slow
@@ -8,16 +8,76 @@ from trainers import trainable
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.base.nested import leaves
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np, npx
-from gluon_mgpu.networks.loss import cross_entropy
 from gluon_mgpu.parallel.split import split_and_load, split_batch
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 from gluon_mgpu.programs.onnx.graph import semantics_of
-from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 from gluon_mgpu.training.parameters import by_name
 from gluon_mgpu.training.run import Run
 
 nn = gluon.nn
 of_mxnet_1 = pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no networks of mx.nd')
+
+
+def sequential(*layers):
+    net = nn.HybridSequential()
+    net.add(*layers)
+    return net
+
+
+class PreActivation(HybridBlock):
+    """Batch norm and relu before each convolution; the sum uses what was there before the batch norm."""
+
+    def __init__(self):
+        super().__init__()
+        self.bn1, self.bn2, self.relu = nn.BatchNorm(), nn.BatchNorm(), nn.Activation('relu')
+        self.conv1, self.conv2 = nn.Conv2D(4, 3, padding=1), nn.Conv2D(4, 3, padding=1)
+
+    def forward(self, X):
+        return X + self.conv2(self.relu(self.bn2(self.conv1(self.relu(self.bn1(X))))))
+
+
+class Doubled(HybridBlock):
+    """Uses the output of a layer twice, before and after other layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.bn, self.conv1, self.conv2 = nn.BatchNorm(), nn.Conv2D(4, 1), nn.Conv2D(4, 1)
+
+    def forward(self, X):
+        Y = self.conv1(self.bn(X))
+        return Y * X + self.conv2(Y * X) + X
+
+
+class SqueezeExcitation(HybridBlock):
+    def __init__(self):
+        super().__init__()
+        self.scale = sequential(nn.GlobalAvgPool2D(), nn.Conv2D(2, 1, activation='relu'),
+                                nn.Conv2D(4, 1, activation='sigmoid'))
+
+    def forward(self, X):
+        return X * self.scale(X)
+
+
+class ByMode(HybridBlock):
+    """Another branch, with parameters of its own, in training."""
+
+    def __init__(self):
+        super().__init__()
+        self.always, self.training = nn.Conv2D(4, 1, in_channels=4), nn.Conv2D(4, 1, in_channels=4)
+
+    def forward(self, X):
+        return self.always(X) * 2 + self.training(X) if autograd.is_training() else self.always(X)
+
+
+class Shared(HybridBlock):
+    """One layer that is used twice, with a batch norm that is used twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.bn = nn.Conv2D(4, 3, padding=1), nn.BatchNorm(momentum=0.5)
+
+    def forward(self, X):
+        return self.bn(self.conv(self.bn(self.conv(X)))) + X
 
 
 class Auxiliary(HybridBlock):
@@ -63,36 +123,56 @@ class Legacy(gluon.HybridBlock):
 
 
 def legacy_layers():
-    net = nn.HybridSequential()
-    net.add(nn.Conv2D(4, 3, use_bias=False), nn.BatchNorm(), nn.Activation('relu'), nn.MaxPool2D(), nn.Dense(3))
-    return net
+    return sequential(nn.Conv2D(4, 3, use_bias=False), nn.BatchNorm(), nn.Activation('relu'), nn.MaxPool2D(),
+                      nn.Dense(3))
 
 
-NETWORKS = {'auxiliary head': (Auxiliary, [(2, 6, 6)]), 'two inputs': (TwoInputs, [(4,), (3,)])}
+def stem():
+    return nn.Conv2D(4, 3, padding=1)
+
+
+LAYERS = {
+    'pre-activation': lambda: [stem(), PreActivation(), nn.BatchNorm(), nn.Activation('relu'), nn.Dense(3)],
+    'used twice': lambda: [stem(), Doubled(), nn.Dense(3)],
+    'squeeze and excitation': lambda: [stem(), nn.BatchNorm(), nn.Activation('relu'), SqueezeExcitation(), nn.Dense(3)],
+    'by mode': lambda: [stem(), nn.BatchNorm(), ByMode(), nn.Dense(3)],
+    'shared': lambda: [stem(), Shared(), nn.Dense(3)],
+    'faces': lambda: [stem(), nn.BatchNorm(), nn.PReLU(in_channels=4), nn.Conv2D(5, 3), nn.PReLU(), nn.BatchNorm(),
+                      nn.Dense(3)],
+    'generator': lambda: [nn.Conv2DTranspose(6, 4, 2, 1), nn.BatchNorm(), nn.Activation('relu'),
+                          nn.Conv2DTranspose(2, 4, 2, 1, use_bias=False), nn.Activation('tanh')],
+    'no batch norm': lambda: [stem(), nn.LeakyReLU(0.2), nn.Dense(3)],
+    'normalized input': lambda: [nn.BatchNorm(scale=False), stem(), nn.Swish(), nn.LayerNorm(), nn.Dense(3)],
+}
+NETWORKS = {'auxiliary head': (Auxiliary, [(2, 6, 6)]), 'two inputs': (TwoInputs, [(4,), (3,)]),
+            **{name: (lambda layers=layers: sequential(*layers()), [(2, 6, 6)]) for name, layers in LAYERS.items()}}
 LEGACY = {'operators of mx.nd': (Legacy, [(2, 8, 8)]), 'layers': (legacy_layers, [(2, 8, 8)])}
 
 
-def make(network, shapes, devices, array):
+def make(network, shapes, devices, array=np.array, frozen=()):
     """Return a network with float64 parameters from a seed, made of arrays of ``mx.np`` or ``mx.nd``."""
     net, rng = network(), numpy.random.default_rng(0)
     net.initialize(init.Xavier(), ctx=devices)
     for device in devices:
         net(*[array(numpy.zeros((1, *shape)), dtype='float32', ctx=device) for shape in shapes])
     net.cast('float64')
-    for param in trainable(net):
-        param.set_data(array(rng.normal(scale=0.5, size=param.shape), dtype='float64', ctx=devices[0]))
+    for name, param in by_name(net).items():
+        if param in trainable(net):
+            param.set_data(array(rng.normal(scale=0.5, size=param.shape), dtype='float64', ctx=devices[0]))
+            param.grad_req = 'null' if name in frozen or param.grad_req == 'null' else 'write'
     return net
 
 
-def steps(network, shapes, wrap, devices, array=np.array, losses_of=slice(None)):
+def steps(network, shapes, wrap, devices, array=np.array, losses_of=slice(None), frozen=(), input_gradient=True):
     """Train for three steps on 7, 2 and 5 rows; return outputs, gradients, statistics and predictions."""
-    net, rng, found = make(network, shapes, devices, array), numpy.random.default_rng(1), []
+    net, rng, found = make(network, shapes, devices, array, frozen), numpy.random.default_rng(1), []
+    trained = [param for param in trainable(net) if param.grad_req != 'null']
     fast = wrap(net)
     for rows in (7, 2, 5):
         shards = [[array(part, dtype='float64', ctx=device)
                    for part, device in zip(numpy.array_split(rng.normal(size=(rows, *shape)), len(devices)), devices)
                    if len(part)] for shape in shapes]
-        for X in leaves(shards):
+        for X in leaves(shards) if input_gradient else ():
             X.attach_grad()
         with autograd.record():
             y_hats = fast.forward(*shards) if wrap is SyncBatchNorm else [fast(*args) for args in zip(*shards)]
@@ -101,9 +181,9 @@ def steps(network, shapes, wrap, devices, array=np.array, losses_of=slice(None))
         npx.waitall()
         assert all(type(y_hat) is type(X) for y_hat, X in zip(leaves(y_hats), leaves(shards)))
         found += [numpy.concatenate([y.asnumpy() for y in on]) for on in zip(*map(leaves, y_hats))]
-        found += [numpy.concatenate([X.grad.asnumpy() for X in on]) for on in shards]
-        found += [param.list_data()[-1].asnumpy() for param in by_name(net).values() if param.grad_req == 'null']
-        for param in trainable(net):
+        found += [numpy.concatenate([X.grad.asnumpy() for X in on]) for on in shards if input_gradient]
+        found += [param.list_data()[-1].asnumpy() for name, param in by_name(net).items() if 'running' in name]
+        for param in trained:
             found.append(sum(grad.asnumpy() for grad in param.list_grad()[:len(y_hats)]))
             new = param.list_data()[0].asnumpy() - 0.001 * found[-1]
             param.set_data(array(new, dtype='float64', ctx=devices[0]))
@@ -124,6 +204,116 @@ def test_steps_equal_plain_gluon(name, losses_of, device_list):
     expected = steps(*NETWORKS[name], lambda net: net, device_list(1), losses_of=losses_of)
     for k in (1, 3):
         compare(steps(*NETWORKS[name], SyncBatchNorm, device_list(k), losses_of=losses_of), expected)
+
+
+class Beside(HybridBlock):
+    """The input goes through a batch norm, and through a layer beside it."""
+
+    def __init__(self, branch):
+        super().__init__()
+        self.branch, self.conv, self.bn = branch, nn.Conv2D(2, 1, use_bias=False), nn.BatchNorm()
+
+    def forward(self, X):
+        return self.branch(X) + self.bn(self.conv(X))
+
+
+@pytest.mark.parametrize(('branch', 'frozen'), [
+    (lambda: nn.Activation('relu'), ()), (lambda: nn.Conv2D(2, 1), ('0.conv.weight', '0.bn.gamma', '0.bn.beta'))])
+def test_a_branch_beside_the_first_batch_norm(branch, frozen, device_list):
+    """The gradient goes only through the batch norm, or only beside it, where it does not change the statistics."""
+    def network():
+        return sequential(Beside(branch()), nn.Dense(3))
+    options = {'frozen': frozen, 'input_gradient': False}
+    expected = steps(network, [(2, 6, 6)], lambda net: net, device_list(1), **options)
+    for k in (1, 3):
+        compare(steps(network, [(2, 6, 6)], SyncBatchNorm, device_list(k), **options), expected)
+
+
+def test_a_dense_layer_of_which_only_the_bias_is_trained(device_list):
+    """Plain MXNet leaves its gradient as it was in memory. That of sum(y) is the number of rows."""
+    devices = device_list(1)
+    net = make(lambda: sequential(nn.BatchNorm(), nn.Dense(3)), [(2,)], devices, frozen=['1.weight'])
+    synchronized = SyncBatchNorm(net)
+    with autograd.record():
+        y_hats = synchronized.forward([np.ones((5, 2), dtype='float64', ctx=devices[0])])
+    synchronized.backward(y_hats)
+    assert net[1].bias.grad(devices[0]).tolist() == [5, 5, 5]
+
+
+@pytest.mark.parametrize('sync_batch_norm', [False, True])
+def test_transposed_convolutions_in_float32(sync_batch_norm, device_list):
+    """oneDNN computes them, and cannot write their gradients into any memory."""
+    def train(k):
+        net = sequential(nn.Conv2DTranspose(4, 4, 2, 1, use_bias=False), nn.BatchNorm(), nn.Activation('relu'),
+                         nn.Conv2DTranspose(2, 4, 2, 1), nn.Dense(3))
+        run = Run(3, quiet=True)
+        concise.train(k, 6, 0.1, net=net, data=(data, data), run=run, seed=0, sync_batch_norm=sync_batch_norm,
+                      devices=device_list(k))
+        return [epoch.loss for epoch in run.history]
+    rng = numpy.random.default_rng(0)
+    data = [(np.array(rng.normal(size=(6, 2, 4, 4)), dtype='float32'), np.array([0, 1, 2, 0, 1, 2]))] * 2
+    losses = train(2)
+    assert losses[-1] < losses[0]
+    if sync_batch_norm:
+        numpy.testing.assert_allclose(losses, train(1), rtol=1e-4)  # float32; batch norm divides by small deviations
+
+
+def test_a_gan_pair(device_list):
+    """The generator, with synchronized batch norm, is trained through a plain discriminator."""
+    found = []
+    for wrap, k in ((lambda net: net, 1), (SyncBatchNorm, 2)):
+        devices = device_list(k)
+        generator, discriminator = make(*NETWORKS['generator'], devices), sequential(nn.Conv2D(3, 5), nn.Dense(1))
+        discriminator.initialize(init.Constant(0.01), ctx=devices)
+        discriminator.cast('float64')
+        Z = split_and_load(np.array(numpy.random.default_rng(0).normal(size=(5, 2, 6, 6)), dtype='float64'), devices)
+        fast = wrap(generator)
+        with autograd.record():
+            images = fast.forward(Z) if k > 1 else [fast(Z[0])]
+            ls = [(discriminator(image) ** 2).sum() for image in images]
+        (fast.backward if k > 1 else autograd.backward)(ls)
+        found.append([sum(grad.asnumpy() for grad in param.list_grad()) for net in (generator, discriminator)
+                      for param in trainable(net) if param.grad_req != 'null'])
+    compare(*found)
+
+
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no prefixes')
+def test_names_that_are_not_ascii(devices):
+    """On MXNet 1.9, those of parameters begin with the `prefix` of the user's layers."""
+    net = sequential(nn.Dense(3, in_units=2, prefix='größe_'), nn.BatchNorm(in_channels=3, prefix='統計_'))
+    net.initialize(init.Normal(1), ctx=devices)
+    X = np.array([[1, 2], [3, 5]], ctx=devices[0])
+    with autograd.record():
+        expected, [Y] = net(X), SyncBatchNorm(net).forward([X])
+    assert abs(Y - expected).max() < 1e-5  # float32
+
+
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='other messages')
+@pytest.mark.filterwarnings('ignore:.*unregistered container')
+def test_what_cannot_be_traced_is_refused_in_one_line(devices):
+    class PlainList(HybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.layers = [nn.Dense(3, in_units=2)]
+            self.layers[0].initialize(ctx=devices)
+
+        def forward(self, X):
+            return self.layers[0](X)
+
+    class Recurrent(HybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.rnn = gluon.rnn.LSTM(4)
+
+        def forward(self, X):
+            return self.rnn(X)
+
+    for net, message in ((PlainList(), 'which is not among its parameters: make each layer an attribute'),
+                         (Recurrent(), r'^Recurrent cannot be traced \(Error in operator')):
+        net.initialize(ctx=devices)
+        with autograd.record(), pytest.raises(ValueError, match=message) as error:
+            SyncBatchNorm(net).forward([np.ones((5, 2, 2), ctx=devices[0])])
+        assert len(str(error.value).splitlines()) == 1
 
 
 @of_mxnet_1
@@ -158,17 +348,8 @@ def test_mxnets_synchronized_batch_norm_inside_ours(devices):
             SyncBatchNorm(net).forward([mx.nd.ones((2, 2), ctx=devices[0])])
 
 
-def test_several_outputs_where_one_is_needed(devices):
-    net, X = make(*NETWORKS['auxiliary head'], devices, np.array), np.ones((2, 2, 6, 6), dtype='float64')
-    y_hat, labels = net(X), np.zeros(2, dtype='int32')
-    with pytest.raises(ValueError, match='the network returns 2 outputs: cross_entropy needs the scores only'):
-        cross_entropy(y_hat, labels)
-    with pytest.raises(ValueError, match='^a tuple of 2 instead of an array of scores: for a network with'):
-        evaluate_accuracy_gpus(net, [(X, labels)])
-
-
 def test_shards_of_inputs_on_other_devices(device_list):
-    net = make(*NETWORKS['two inputs'], device_list(2), np.array)
+    net = make(*NETWORKS['two inputs'], device_list(2))
     X, Z = (split_and_load(np.ones((4, n), dtype='float64'), device_list(2)) for n in (4, 3))
     for shards in ((X, Z[::-1]), (X, Z[:1]), ([X[0], X[0]], Z), (X, 3), (X, [Z[0], None]), ([(X[0], X[1])],), ([()],)):
         with autograd.record(), pytest.raises(ValueError, match='pass one array per device, and those of other inputs'):
@@ -251,7 +432,7 @@ def test_row_sparse_gradients(trained, device_list):
 def test_two_inputs_on_workers_without_rows(device_list):
     """The second worker never has rows."""
     network, shapes = NETWORKS['two inputs']
-    nets = [make(network, shapes, [device], np.array) for device in device_list(3)]
+    nets = [make(network, shapes, [device]) for device in device_list(3)]
     args = [np.array(numpy.random.default_rng(0).normal(size=(3, *shape)), dtype='float64') for shape in shapes]
 
     def gradients(net, rows, workers=None):
@@ -263,7 +444,7 @@ def test_two_inputs_on_workers_without_rows(device_list):
         return [param.grad(device).asnumpy() for param in trainable(net)] if rows else []
 
     found = Threads.run(3, lambda workers: gradients(nets[workers.rank], [[0], [], [1, 2]][workers.rank], workers))
-    whole = gradients(make(network, shapes, [device_list(4)[3]], np.array), [0, 1, 2])
+    whole = gradients(make(network, shapes, [device_list(4)[3]]), [0, 1, 2])
     compare([sum(grads) for grads in zip(found[0], found[2])], whole)
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from gluon_mgpu.mxnet_setup.compat import HybridBlock, autograd, gluon, init, np, npx
 from gluon_mgpu.parallel.split import split_batch
-from gluon_mgpu.parallel.step import gradients, zero_grad
+from gluon_mgpu.parallel.step import gradients, prepare_idle_devices
 from gluon_mgpu.training.ch13 import train_batch_ch13
 
 nn = gluon.nn
@@ -54,7 +54,7 @@ def step_of(losses, nets, trainers, shards, devices, rows, divisor=None):
         ls = [losses(*shard) for shard in zip(*shards)]
     autograd.backward(ls)
     for net in nets:
-        zero_grad(net, devices[rows:])
+        prepare_idle_devices(net, range(rows), devices)
     for trainer in trainers:
         trainer.step(rows if divisor is None else divisor, ignore_stale_grad=True)
 
@@ -365,7 +365,7 @@ def step_of_seq2seq(state, X, y, devices, clip_shards=False, num_tokens=None, li
     with autograd.record():
         ls = [of_words(net(source, target), labels, valid) for (source, target), (labels, valid) in zip(*shards)]
     autograd.backward(ls)
-    zero_grad(net, devices[len(X[0]):])
+    prepare_idle_devices(net, X, devices)
     if clip_shards:
         for device in devices:
             clip(gradients(net, [device]), gradients(net, [device]), limit)
@@ -599,9 +599,9 @@ CHAPTERS = {
 }
 
 
-def without_zero_grad(step):
+def with_old_gradients(step):
     def wrong(*args):
-        with unittest.mock.patch.dict(globals(), zero_grad=lambda net, devices: None):
+        with unittest.mock.patch.dict(globals(), prepare_idle_devices=lambda *args: None):
             step(*args)
     return wrong
 
@@ -616,6 +616,6 @@ WRONG = {  # the chapter, its step with a mistake, most of them the book's, and 
         step_of_seq2seq, num_tokens=lambda shards: float(shards[0][1].sum()), limit=1e9),
         'divide the sum of the losses by the count of the whole batch'),
     'NeuMF: the mean over a shard': ('NeuMF', partial(step_of_ranking, over_rows=np.mean), NO_MEANS),
-    'GAN: gradients of the generator': ('GAN', without_zero_grad(step_of_gan),
+    'GAN: gradients of the generator': ('GAN', with_old_gradients(step_of_gan),
                                         'set the gradients of devices without rows to zero before the sum'),
 }

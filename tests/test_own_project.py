@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no network
 def synchronized(code: str) -> str:
     """Return the program with the step of synchronized batch norm."""
     step = textwrap.indent(blocks()['synchronized'], '    ')
-    code, count = re.subn(r'^    with autograd\.record.*?(?=^    zero_grad)', lambda _: step, code, flags=re.M | re.S)
+    code, count = re.subn(r'^    with autograd\.record.*?(?=^    prepare_idle)', lambda _: step, code, flags=re.M | re.S)
     assert count == 1
     return code
 
@@ -103,13 +103,23 @@ def test_the_check(semantics):
     exec(program(semantics, 'check'), {})
 
 
+MISTAKES = {  # in the program: code, what it becomes, and words of the report
+    'rows of a shard': ('step(batch_size)', 'step(len(shards[2][0]))', 'divide'),
+    'mean loss': ('label) for', 'label).mean() for', 'without means'),
+    'kvstore=None': ("0.1})", "0.1}, kvstore=None)", "kvstore='device'"),
+    'old gradients': ('prepare_idle_devices(net, y, devices)', '', 'without rows'),
+}
+
+
 @pytest.mark.parametrize('semantics', ['NumPy', slow('mx.nd')], indirect=True)
-def test_the_check_finds_a_mistake(semantics, monkeypatch):
-    two = partial(d2l.check_data_parallel, devices=[mx.cpu(0), mx.cpu(1)])  # faster than three
-    monkeypatch.setattr(d2l, 'check_data_parallel', two)
-    wrong = program(semantics, 'check').replace('step(batch_size)', 'step(len(shards[2][0]))')  # the rows of a shard
-    with pytest.raises(AssertionError, match='WRONG'):
-        exec(wrong, {})
+@pytest.mark.parametrize('mistake', MISTAKES)
+def test_the_check_finds_a_mistake(mistake, semantics, monkeypatch):
+    right, wrong, words = MISTAKES[mistake]
+    code = program(semantics, 'check')
+    assert code.count(right) == 1
+    with pytest.raises(AssertionError) as report:
+        exec(code.replace(right, wrong), {})
+    assert 'WRONG' in str(report.value) and words in str(report.value)
 
 
 @pytest.mark.parametrize('hybridize', [False, True])
@@ -140,7 +150,7 @@ def test_evaluation_and_export(hybridize, semantics, devices, tmp_path, monkeypa
         (tmp_path / 'mine.onnx').unlink()
 
 
-def test_zero_grad_before_the_forward_pass(semantics, device_list):
+def test_gradients_of_0_before_the_forward_pass(semantics, device_list):
     """Before the first batch, the shapes are unknown. A layer that the second does not use stays as it is."""
     devices = device_list(2)
     net = gluon.nn.HybridSequential()
@@ -149,7 +159,7 @@ def test_zero_grad_before_the_forward_pass(semantics, device_list):
     trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1})  # updates on the key-value store
 
     def step(layers: list) -> dict:
-        d2l.zero_grad(net, devices)
+        net.collect_params().zero_grad()
         with autograd.record():
             ls = [sum(net[i](X).sum() for i in layers) for X in split_and_load(numpy.ones((4, 3), 'float32'), devices)]
         for l in ls:
@@ -196,7 +206,7 @@ def test_clipping_by_the_global_norm(grad_req, by_trainer, k, max_norm, semantic
         with autograd.record():
             ls = [gluon.loss.SoftmaxCrossEntropyLoss()(net(a), c) for a, c in zip(*shards)]
         autograd.backward(ls)
-        d2l.zero_grad(net, devices[rows:])
+        d2l.prepare_idle_devices(net, y, devices)
         if by_trainer:
             trainer.step(rows)
         else:

@@ -20,6 +20,7 @@ REPO = Path(__file__).resolve().parents[1]
 READMES = {'README.md': 'index.md', '.github/CONTRIBUTING.md': 'contributing.md', '.github/SECURITY.md': 'security.md',
            'examples/README.md': 'examples/index.md', 'benchmarks/README.md': 'benchmarks/index.md',
            'benchmarks/notes.md': 'benchmarks/notes.md', 'examples/notebooks/answers.md': 'examples/answers.md'}
+WITH_CODE = 'README.md', 'docs/chapters.md'  # pages with functions
 LANGUAGES = {'.py': 'python', '.sh': 'bash', '.toml': 'toml', '': 'text'}
 LINK = re.compile(r'(?<=\]\()(?!\w+:|#)([^)\s#]+)')  # the path of [text](path#anchor)
 # the comment, and the block that `with_code` writes after it
@@ -176,10 +177,11 @@ def diff(code: str, other: str) -> str:
     for next_i, next_j in [*common_lines(code, other), (len(lines), len(others))]:
         shown += [f'- {line}' for line in lines[i:next_i]] + [f'+ {line}' for line in others[j:next_j]]
         i, j = next_i + 1, next_j + 1
-        if lines[next_i:i] == others[next_j:j]:
-            shown += [f'  {line}' for line in lines[next_i:i]]
-        else:  # another indentation or comment
-            shown += [f'- {lines[next_i]}', f'+ {others[next_j]}']
+        for line, other in zip(lines[next_i:i], others[next_j:j]):
+            if line.startswith(other.split('#')[0].rstrip()):  # or another comment
+                shown.append(f'  {other}')
+            else:  # another indentation
+                shown += [f'- {line}', f'+ {other}']
     return '\n'.join(map(str.rstrip, shown))
 
 
@@ -246,5 +248,5 @@ def api_page(title: str, names: dict[str, str]) -> str:
 
 
 if __name__ == '__main__':
-    chapters = REPO / 'docs' / 'chapters.md'
-    chapters.write_text(with_code(chapters.read_text()))
+    for path in WITH_CODE:
+        (REPO / path).write_text(with_code((REPO / path).read_text()))

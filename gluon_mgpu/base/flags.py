@@ -57,15 +57,13 @@ positive_integer = checked_flag(integer, 1, kind=int)
 
 
 def quoted(path: str | os.PathLike) -> str:
-    """Return a path as one word of a printed command, also if it contains spaces or begins with a hyphen."""
-    return shlex.quote(f'./{path}' if str(path).startswith('-') else str(path))
+    """Return a path as one word of a printed command, also if it contains spaces."""
+    return shlex.quote(str(path))
 
 
 def picture(value: str) -> Path:
     """Return the path of a picture, for argparse; a name without a suffix gets .png."""
     file = Path(path(value))
-    if value.endswith('/') or file.name in ('', '..') or os.path.isdir(file):
-        raise argparse.ArgumentTypeError(f'{value}: must be the name of a file, not of a folder')
     if file.suffix.lower() not in ('', *PICTURES):
         raise argparse.ArgumentTypeError(f'{value}: must end in {", ".join(PICTURES)}')
     return file if file.suffix else file.with_name(f'{file.name}.png')

@@ -5,7 +5,6 @@ import sys
 import threading
 
 from tqdm import tqdm
-from tqdm.utils import disp_len, disp_trim
 
 from .program import show, warn
 
@@ -25,17 +24,6 @@ class ProgressBar(tqdm):
         """Show the bar, with the cursor at its beginning: at its end, the ^C of a terminal would begin a new line."""
         super().display(*args, **options)
         self.fp.write('\r')
-
-    def __str__(self) -> str:
-        """Leave out the last parts of `bar_format`, between commas, that do not fit on the line."""
-        parts, columns = (self.bar_format or '').split(', '), self.format_dict['ncols']
-        while columns and len(parts) > 1 and disp_len(self._formatted(parts, None)) > columns:
-            del parts[-1]
-        text = self._formatted(parts, columns)
-        return disp_trim(text, columns) if columns else text  # tqdm 4.62 trims only a text with a bar
-
-    def _formatted(self, parts: list[str], columns: int | None) -> str:
-        return self.format_meter(**{**self.format_dict, 'bar_format': ', '.join(parts) or None, 'ncols': columns})
 
 
 ProgressBar.set_lock(threading.RLock())

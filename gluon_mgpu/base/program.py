@@ -46,7 +46,7 @@ def show(*lines: str, stream: TextIO | None = None) -> None:
     try:
         print_text(*lines, stream=stream)
     except (OSError, ValueError) as error:
-        _flush(stream or sys.stdout)
+        _discard(stream or sys.stdout)
         if stream is not sys.stderr:
             warn(f'stdout cannot be written ({reason(error)})')
 
@@ -56,13 +56,10 @@ def warn(*lines: str) -> None:
     show(*lines, stream=sys.stderr)
 
 
-def _flush(stream: TextIO) -> None:
-    """Write what is buffered, if necessary to /dev/null; otherwise Python would fail to write it at exit."""
-    try:
-        stream.flush()
-    except (OSError, ValueError):
-        with contextlib.suppress(OSError, ValueError), open(os.devnull, 'w') as null:  # no file, as in a notebook
-            os.dup2(null.fileno(), stream.fileno())
+def _discard(stream: TextIO) -> None:
+    """Send what is and will be written to /dev/null; otherwise Python would fail to write it at exit."""
+    with contextlib.suppress(OSError, ValueError), open(os.devnull, 'w') as null:  # no file, as in a notebook
+        os.dup2(null.fileno(), stream.fileno())
 
 
 def run_program(program: str, work: Callable[[], object]) -> int:
@@ -94,8 +91,11 @@ def run_program(program: str, work: Callable[[], object]) -> int:
             clear_engine_errors()
     if line:
         warn(f'{program}: {line}')
-    if sys.stdout:  # None if it was closed before Python started
-        _flush(sys.stdout)
+    try:
+        if sys.stdout:  # None if it was closed before Python started
+            sys.stdout.flush()
+    except (OSError, ValueError):
+        _discard(sys.stdout)
     return status
 
 

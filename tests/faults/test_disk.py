@@ -145,9 +145,9 @@ def test_output_that_cannot_be_written(redirection, scratch_command, uninterrupt
     assert done.returncode == 0, done.stderr
     assert outcome(tmp_path / 'run') == uninterrupted
     if redirection in ('| head -1', '> /dev/full'):
-        reason, times = ('Broken pipe', 1) if 'head' in redirection else ('No space left on device', 5)
+        reason = 'Broken pipe' if 'head' in redirection else 'No space left on device'
         lines = [line for line in done.stderr.splitlines() if 'storage.cc' not in line]  # from MXNet 2
-        assert lines == [f'stdout cannot be written ({reason})'] * times
+        assert lines == [f'stdout cannot be written ({reason})']
     count('an output that cannot be written: training continued')
 
 

@@ -1,21 +1,17 @@
 """Download of Fashion-MNIST and MNIST from the first of several mirrors that has them, with the right checksums."""
-import errno
 import hashlib
-import os
-import re
-import threading
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import requests
-from requests.exceptions import HTTPError, RequestException, SSLError
+from requests.exceptions import ChunkedEncodingError, ConnectionError, HTTPError, SSLError, Timeout
 
 from ..base.files import write_atomically
 from ..base.progress import ProgressBar
 from .folders import FILES, DownloadError, find
 
-TIMEOUT, PIECE = 5, 2**12  # a mirror must send at least one piece of these bytes in these seconds
-MAX_SIZE = 2**26           # bytes; the largest file has 26 MB
+TIMEOUT = 5       # seconds without an answer or the next bytes
+MAX_SIZE = 2**26  # bytes; the largest file has 26 MB
 TITLES = {'fashion-mnist': 'Fashion-MNIST', 'mnist': 'MNIST'}
 CHECKSUMS = {  # SHA-256 of each of `FILES`
     'fashion-mnist': ('3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84',
@@ -38,76 +34,51 @@ MIRRORS = {  # web folders with these files, HTTPS first
 def download(dataset: str, folder: Path, progress: bool = True) -> None:
     """Download the files of a dataset that are missing in `folder`, which is created; tries the mirrors in turn."""
     folder, title = Path(folder), TITLES[dataset]
-    hosts_by_problem: dict[str, list] = {}
+    mirrors, problems = [*MIRRORS[dataset]], ''
     try:
-        if all(find(folder, name) for name in FILES):
-            return
-        folder.mkdir(parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        for mirror in MIRRORS[dataset]:
-            if not (problem := _download_from(mirror, CHECKSUMS[dataset], folder, progress)):
-                return
-            hosts_by_problem.setdefault(problem, []).append(urlsplit(mirror).netloc)
+        for name, checksum in zip(FILES, CHECKSUMS[dataset], strict=True):
+            while not find(folder, name):
+                if not mirrors:
+                    raise DownloadError(f'{title} could not be downloaded ({problems}); if you have the files, name a '
+                                        f'folder that contains {dataset}/ with --data-dir')
+                folder.mkdir(parents=True, exist_ok=True)
+                content, problem = _fetch(mirrors[0] + name, checksum, progress)
+                if problem:
+                    host = urlsplit(mirrors.pop(0)).netloc
+                    problems += f'{"; " if problems else ""}{host} {problem}'
+                else:
+                    write_atomically(folder / name, content)
     except OSError as error:
-        raise DownloadError(f'{title} could not be stored in {folder} ({error.strerror or error})',
+        raise DownloadError(f'{title} could not be stored in {folder} ({error.strerror or error}); '
                             'set XDG_CACHE_HOME to a writable folder') from None
-    problems = '; '.join(f'{", ".join(hosts)} {problem}' for problem, hosts in hosts_by_problem.items())
-    raise DownloadError(f'{title} could not be downloaded ({problems})',
-                        f'if you have the files, name a folder that contains {dataset}/ with --data-dir')
 
 
-def _download_from(mirror: str, checksums: tuple[str, ...], folder: Path, progress: bool) -> str:
-    """Download the files missing in `folder` from one mirror; return what went wrong, or ''."""
-    for name, checksum in zip(FILES, checksums, strict=True):
-        if find(folder, name):
-            continue
-        try:
-            content = _fetch(mirror + name, progress)
-        except HTTPError as error:
-            return f'answered with HTTP status {error.response.status_code}'
-        except SSLError:
-            return 'without a trusted certificate'
-        except ValueError as error:  # a wrong setting, such as ALL_PROXY
-            return f'not asked, {error}'
-        except (RequestException, TimeoutError):
-            return 'unreachable or too slow'
-        except OSError as error:  # such as missing certificates
-            return f'not asked, {error}'
-        if hashlib.sha256(content).hexdigest() != checksum:
-            return 'sent a file with a wrong checksum'
-        write_atomically(folder / name, content)
-    return ''
+def _fetch(url: str, checksum: str, progress: bool) -> tuple[bytes, str]:
+    """Return the content of a file, and what went wrong, or ''."""
+    try:
+        content = _receive(url, progress)
+        right = hashlib.sha256(content).hexdigest() == checksum
+        return content, '' if right else 'sent a file with a wrong checksum'
+    except HTTPError as error:
+        return b'', f'answered with HTTP status {error.response.status_code}'
+    except SSLError:
+        return b'', 'without a trusted certificate'
+    except (ChunkedEncodingError, ConnectionError, Timeout):
+        return b'', 'unreachable or too slow'
+    except (OSError, ValueError) as error:  # a wrong setting, such as ALL_PROXY or missing certificates
+        return b'', f'not asked, {error}'
 
 
-def _fetch(url: str, progress: bool) -> bytes:
-    """Return the content of a file; raise TimeoutError if less than `PIECE` bytes arrive in `TIMEOUT` seconds."""
+def _receive(url: str, progress: bool) -> bytes:
     content = bytearray()
-    errors: list[Exception] = []
-
-    def receive() -> None:
-        try:
-            with requests.get(url, stream=True, timeout=TIMEOUT) as response:
-                response.raise_for_status()
-                length = response.headers.get('Content-Length', '')
-                bar.total = int(length) if re.fullmatch('[0-9]{1,12}', length) else None  # only for the progress
-                for piece in response.iter_content(PIECE):
-                    content.extend(piece)
-                    bar.update(len(piece))
-                    if len(content) > MAX_SIZE:  # its checksum is wrong
-                        break
-        except Exception as error:
-            errors.append(error)
-
-    # In a thread, because no timeout of requests limits the look-up of a host name, or notices single bytes
-    thread, before = threading.Thread(target=receive, daemon=True), -PIECE
-    with ProgressBar(desc=url.rpartition('/')[2], unit='B', unit_scale=True, leave=False, shown=progress) as bar:
-        thread.start()
-        while thread.is_alive() and len(content) >= before + PIECE:
-            before = len(content)
-            thread.join(TIMEOUT)
-    if thread.is_alive():
-        raise TimeoutError
-    if errors:
-        raise errors[0]
+    with (requests.get(url, stream=True, timeout=TIMEOUT) as response,
+          ProgressBar(desc=url.rpartition('/')[2], unit='B', unit_scale=True, leave=False, shown=progress) as bar):
+        response.raise_for_status()
+        length = response.headers.get('Content-Length', '')
+        bar.total = int(length) if length.isascii() and length.isdigit() else None
+        for piece in response.iter_content(2**16):
+            content += piece
+            bar.update(len(piece))
+            if len(content) > MAX_SIZE:  # its checksum is wrong
+                break
     return bytes(content)

@@ -1,5 +1,4 @@
 """Folders of dataset files: one that the user names, or the user's cache folder."""
-import contextlib
 import os
 from pathlib import Path
 
@@ -7,27 +6,16 @@ from ..base.arguments import full_path
 
 FILES = ('train-images-idx3-ubyte.gz', 'train-labels-idx1-ubyte.gz',
          't10k-images-idx3-ubyte.gz', 't10k-labels-idx1-ubyte.gz')
-FROM_ENVIRONMENT = ', from GLUON_MGPU_DATA'
 
 
-class MissingError(ValueError):
-    """Error for a dataset that is not there; its arguments are a reason and a remedy."""
-
-    def __str__(self) -> str:
-        return '; '.join(self.args)
-
-
-class DownloadError(MissingError):
+class DownloadError(ValueError):
     """Error for a dataset that cannot be downloaded."""
 
 
 def find(folder: Path, name: str) -> Path | None:
-    """Return the path of one of `FILES` in `folder`, with or without ``.gz``, or None; OSError if unreadable."""
-    for path in (Path(folder) / name, Path(folder) / name[:-len('.gz')]):
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            path.stat()
-            return path
-    return None
+    """Return the path of one of `FILES` in `folder`, with or without ``.gz``, or None."""
+    paths = folder / name, folder / name.removesuffix('.gz')
+    return next(filter(Path.exists, paths), None)
 
 
 def cache_dir() -> Path:
@@ -35,22 +23,20 @@ def cache_dir() -> Path:
     try:
         return Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') / 'gluon-mgpu'
     except RuntimeError:
-        raise DownloadError('there is no home folder to store downloads in', 'set XDG_CACHE_HOME to a writable '
-                            'folder, or name a folder that contains fashion-mnist/ or mnist/ with --data-dir') from None
+        raise DownloadError('there is no home folder to store downloads in; set XDG_CACHE_HOME to a writable folder, '
+                            'or name a folder that contains fashion-mnist/ or mnist/ with --data-dir') from None
 
 
-def named_folder(dataset: str, data_dir: str | os.PathLike, source: str = '') -> Path:
+def named_folder(dataset: str, data_dir: str | os.PathLike, name: str) -> Path:
     """Return the folder with the four files of `dataset`: ``data_dir/dataset``, or `data_dir` if it has that name."""
-    data_dir = Path(full_path('GLUON_MGPU_DATA' if source else 'data_dir', data_dir)).absolute()
+    data_dir = Path(full_path(name, data_dir)).absolute()
+    if not data_dir.is_dir():
+        raise ValueError(f'{name} {data_dir}: no such folder; name one that contains {dataset}/')
     folder = data_dir / dataset
-    try:
-        # The files of both datasets have the same names: only the folder's name distinguishes the datasets
-        if data_dir.name == dataset and not any(find(folder, name) for name in FILES):
-            folder = data_dir
-        missing = [name for name in FILES if not find(folder, name)]
-    except OSError as error:
-        raise ValueError(f'{folder}{source}: cannot be read ({error.strerror}); make it readable') from None
-    if missing:
-        raise MissingError(f'{folder}{source}: {", ".join(missing)} missing', f'put the four files of {dataset} there, '
-                           'name another folder with --data-dir, or train on generated images with --dataset glyphs')
+    # The files of both datasets have the same names: only the folder's name distinguishes the datasets
+    if data_dir.name == dataset and not any(find(folder, file) for file in FILES):
+        folder = data_dir
+    if missing := [file for file in FILES if not find(folder, file)]:
+        raise ValueError(f'{name} {folder}: {", ".join(missing)} missing; put the four files of {dataset} there, '
+                         'name another folder, or train on generated images with --dataset glyphs')
     return folder

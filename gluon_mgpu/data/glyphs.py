@@ -109,21 +109,21 @@ def vary_ink(rng: numpy.random.Generator, X: numpy.ndarray) -> numpy.ndarray:
     return numpy.clip(X * 255, 0, 255).astype(numpy.uint8)
 
 
-def load(cache_dir: Path | None) -> tuple[tuple, tuple]:
+def load(cache_dir: Path) -> tuple[tuple, tuple]:
     """Return (train_images, train_labels), (test_images, test_labels): uint8 (n, 28, 28) and int32 (n,) each.
 
     Generates them in a few seconds, and stores them in `cache_dir`, if possible, for the next call.
     """
-    path = cache_dir and Path(cache_dir) / f'glyphs-v{FORMAT}.npz'
-    if not (arrays := path and _cached(path)):
+    path = cache_dir / f'glyphs-v{FORMAT}.npz'
+    arrays = _cached(path)
+    if not arrays:
         arrays = [*make(numpy.random.default_rng((0, 0)), TRAIN_FONTS, NUM_TRAIN),
                   *make(numpy.random.default_rng((0, 1)), TEST_FONTS, NUM_TEST)]
-        if path:
-            content = io.BytesIO()
-            numpy.savez(content, **dict(zip(ARRAYS, arrays, strict=True)))
-            with contextlib.suppress(OSError):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_atomically(path, content.getbuffer())
+        content = io.BytesIO()
+        numpy.savez(content, **dict(zip(ARRAYS, arrays, strict=True)))
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, content.getbuffer())
     return tuple(arrays[:2]), tuple(arrays[2:])
 
 

@@ -3,14 +3,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..base.arguments import integer
-from .folders import FILES, FROM_ENVIRONMENT, DownloadError, cache_dir, find, named_folder
+from .folders import FILES, DownloadError, cache_dir, find, named_folder
 
 if TYPE_CHECKING:
     from .batches import BatchIterator
 
+KNOWN_IMAGES = {  # MD5 of the uncompressed file: dataset, part
+    'f4a8712d7a061bf5bd6d2ca38dc4d50a': ('fashion-mnist', 'train'),
+    '8181f5470baa50b63fa0f6fddb340f0a': ('fashion-mnist', 't10k'),
+    '6bbc9ace898e44ae57da46a324031adb': ('mnist', 'train'),
+    '2646ac647ad5339dbf082846283269ea': ('mnist', 't10k'),
+}
 DATASETS = ('auto', 'fashion-mnist', 'mnist', 'glyphs')
 
 
@@ -22,7 +29,7 @@ def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None 
     """Return iterators over the training rows (shuffled each epoch) and the test rows (in order) of a dataset.
 
     With a `validation_size`, it is three iterators: the second is over the validation rows, in order. Raises ValueError
-    for an argument out of range, a damaged file or (`MissingError`) an unavailable dataset.
+    for an argument out of range, a damaged file or an unavailable dataset.
 
     Parameters
     ----------
@@ -45,7 +52,7 @@ def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None 
         Hold out the last training rows, this many.
     """
     from .batches import BatchIterator
-    found, (images, labels), (test_images, test_labels) = _load(dataset, data_dir, log, progress)
+    found, (images, labels), (test_images, test_labels) = _load(dataset, data_dir, log, progress, name)
     images, labels = _first(name('train_size'), train_size, images, labels)
     test_images, test_labels = _first(name('test_size'), test_size, test_images, test_labels)
     held_out = 0 if validation_size is None else integer(name('validation_size'), validation_size, minimum=1)
@@ -73,33 +80,36 @@ def load_data_fashion_mnist(batch_size: int, resize: int | None = None) -> tuple
     return load_data('fashion-mnist', batch_size)
 
 
-def _load(dataset, data_dir, log, progress) -> tuple[str, tuple, tuple]:
+def _load(dataset, data_dir, log, progress, name) -> tuple[str, tuple, tuple]:
     """Return the dataset's name, (images, labels) for training and (images, labels) for testing."""
     if dataset not in DATASETS:
         raise ValueError(f'dataset {dataset!r}: must be one of {", ".join(DATASETS)}')
-    if data_dir == '':
-        raise ValueError("data_dir '' is empty: name a folder, or leave data_dir out")
     if dataset == 'auto':
         try:
-            return _load('fashion-mnist', data_dir, log, progress)
+            return _load('fashion-mnist', data_dir, log, progress, name)
         except DownloadError as error:
-            log(f"{error.args[0]}; training on the built-in dataset 'glyphs' instead. "
-                'If you have the files, name a folder that contains fashion-mnist/ with --data-dir.')
-            dataset = 'glyphs'
-    if dataset == 'glyphs':
+            log(f"{error}; training on the built-in dataset 'glyphs' instead")
+    if dataset in ('auto', 'glyphs'):
         from . import glyphs
-        try:
-            return 'glyphs', *glyphs.load(cache_dir())
-        except DownloadError:  # no home folder: generate them each time
-            return 'glyphs', *glyphs.load(None)
-    source = '' if data_dir else FROM_ENVIRONMENT
-    data_dir = data_dir or os.environ.get('GLUON_MGPU_DATA')
-    if data_dir:
-        folder = named_folder(dataset, data_dir, source)
+        return 'glyphs', *glyphs.load(cache_dir())
+    if data_dir is not None:
+        folder = named_folder(dataset, data_dir, name('data_dir'))
+    elif from_environment := os.environ.get('GLUON_MGPU_DATA'):
+        folder = named_folder(dataset, from_environment, 'GLUON_MGPU_DATA')
     else:
         from . import download
         folder = cache_dir() / dataset
         download.download(dataset, folder, progress)
+    return dataset, _read(dataset, 'train', folder), _read(dataset, 't10k', folder)
+
+
+def _read(dataset: str, part: str, folder: Path) -> tuple:
+    """Return the images and labels of a part in `folder`; ValueError if the images are known as those of another."""
     from . import idx
-    train_images, train_labels, test_images, test_labels = (find(folder, name) or folder / name for name in FILES)
-    return dataset, idx.read_pair(train_images, train_labels), idx.read_pair(test_images, test_labels)
+    paths = [find(folder, name) or folder / name for name in FILES if name.startswith(part)]
+    images, labels = idx.read_pair(*paths)
+    known = KNOWN_IMAGES.get(idx.md5(images), (dataset, part))
+    if known != (dataset, part):
+        raise ValueError(f'{paths[0]}: these are the {known[1]} images of {known[0]}; put each file into the folder '
+                         'of its dataset, under its own name')
+    return images, labels

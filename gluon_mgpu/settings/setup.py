@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ..data import load_data
-from ..data.batches import check_data
+from ..data.batches import check_training_data
 from ..devices import check_devices, devices_from, parse_devices
 from ..devices.gpus import num_mxnet_gpus, why_no_gpus
 from ..mxnet_setup.compat import gluon
@@ -65,9 +65,8 @@ def check_arguments(chapter: str, arguments: dict) -> dict:
     if values.get('net') is not None:
         _check_net(values['net'], values['dtype'])
     if values['data'] is not None:
-        shape = () if 'net' in values else (1, 28, 28)  # LeNet fits no other images
-        values['data'] = check_data(values['data'], values['batch_size'], values.get('net'), run.workers.allgather,
-                                    shape)
+        values['data'] = check_training_data(values['data'], values['batch_size'], values.get('net'),
+                                             run.workers.allgather)
     run.check_data(*values['data'] or ())
     return values
 

@@ -14,7 +14,6 @@ from ..base.arguments import LARGEST_INTEGER, at_least_0, is_count, is_number
 from ..base.program import InputError
 from ..base.progress import Progress
 from ..base.text import counted
-from ..data.batches import check_batches
 from ..mxnet_setup.compat import npx
 from ..parallel.workers import Workers
 from .history import EpochResult, checked_history
@@ -51,7 +50,6 @@ class _CurrentEpoch:
 
     def begin(self, train_iter: Iterable, num_epochs: int) -> None:
         """Check `train_iter`, set its attribute ``epoch``, if any, and start the clock. The run has `num_epochs`."""
-        check_batches(train_iter)
         length = length_hint(train_iter)
         if self._begun:
             raise ValueError(f'the batches of epoch {self.number} were already read: call end_epoch(test_acc) first, '

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy
 
 from ..base.text import counted
-from ..data.batches import as_pair, check_batches
+from ..data.batches import as_pair
 from ..devices.lists import check_list, check_omp_threads
 from ..mxnet_setup.compat import Context, mx, np, npx
 from ..parallel.split import split_batch
@@ -84,7 +84,6 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
         raise ValueError(f'split_f {split_f}: must be a function; pass the devices as devices=[...]')
     devices, workers = check_list(_devices_of(net) if devices is None else devices), workers or ThisProcess()
     check_omp_threads(devices)
-    check_batches(data_iter, as_pairs=True)
     npx.waitall()  # under ``hybridize(static_shape=True)``, backward passes write statistics without the engine
 
     def counts() -> Iterator[tuple[float, int]]:

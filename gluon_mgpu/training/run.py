@@ -20,7 +20,7 @@ from ..base.files import same_folder
 from ..base.program import InputError, Stopped
 from ..base.progress import Progress
 from ..base.text import counted
-from ..data.batches import check_batches
+from ..data.batches import check_pairs
 from ..mxnet_setup.compat import gluon
 from ..parallel.step import check_trainer
 from ..parallel.workers import ThisProcess, Workers, checksum
@@ -138,7 +138,7 @@ class Run:
         """Raise ValueError after the end of this run, for `data` without batches, or if not each epoch can read it."""
         self._check_open()
         for batches in data:
-            check_batches(batches, as_pairs=True)
+            check_pairs(batches)
             if not length_hint(batches, 1):  # len() fails for a DataLoader whose sampler has no length
                 raise ValueError(f'{batches!r} has no batches: pass at least one, for training and for testing')
             if isinstance(batches, Iterator) and self.num_epochs > 1:

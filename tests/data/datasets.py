@@ -1,7 +1,4 @@
 """Datasets for the tests, and checks of what was loaded."""
-import errno
-from pathlib import Path
-
 import numpy
 import pytest
 from idx_files import dataset
@@ -11,19 +8,6 @@ from gluon_mgpu.data.folders import FILES
 
 NO_HOME = 'there is no home folder to store downloads in'
 ARRAYS = {name: dataset(seed=i) for i, name in enumerate(('fashion-mnist', 'mnist'))}
-
-
-def lock(monkeypatch, folder):
-    """Deny access to the content of `folder`, as if it had mode 000."""
-    def locked(real):
-        def call(path, *args, **kwargs):
-            if folder in path.parents:
-                raise PermissionError(errno.EACCES, 'Permission denied', str(path))
-            return real(path, *args, **kwargs)
-        return call
-
-    for name in ('stat', 'mkdir', 'open'):
-        monkeypatch.setattr(Path, name, locked(getattr(Path, name)))
 
 
 def fail(*args):

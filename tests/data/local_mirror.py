@@ -14,13 +14,13 @@ class LocalMirror:
     """Web server that serves `files` (name -> bytes) until `close`.
 
     `trouble` maps a file's name to a fault: 'missing', 'wrong bytes', 'truncated', 'stalls' (half of the file, then
-    nothing until the server closes), 'trickles' (half, then single bytes) or 'endless'. `meet`, a threading.Barrier,
-    makes each transfer wait for others to start. `length` is sent as the Content-Length, instead of the right one.
+    nothing until the server closes) or 'endless'. `meet`, a threading.Barrier, makes each transfer wait for others to
+    start.
     """
 
     def __init__(self, files: dict, trouble: dict | None = None,
-                 meet: threading.Barrier | None = None, length: str = '') -> None:
-        self.files, self.trouble, self.meet, self.length = files, trouble or {}, meet, length
+                 meet: threading.Barrier | None = None) -> None:
+        self.files, self.trouble, self.meet = files, trouble or {}, meet
         self.fetched = []                      # names in the order of requests
         self.stalled = threading.Event()       # set once a transfer has stalled
         self.closing = threading.Event()
@@ -53,19 +53,17 @@ class LocalMirror:
                 content = owner.files[name] if found else b''
                 self.send_response(200 if found else 404)
                 if trouble != 'endless':
-                    self.send_header('Content-Length', owner.length or str(len(content)))
+                    self.send_header('Content-Length', str(len(content)))
                 self.end_headers()
                 if trouble == 'wrong bytes':
                     content = bytes(len(content))
-                if trouble in ('truncated', 'stalls', 'trickles'):
+                if trouble in ('truncated', 'stalls'):
                     content = content[:len(content) // 2]
                 self.wfile.write(content)
                 if trouble == 'stalls':
                     owner.stalled.set()
                     owner.closing.wait()
                 with contextlib.suppress(OSError):  # the other end was closed
-                    while trouble == 'trickles' and not owner.closing.wait(0.1):
-                        self.wfile.write(bytes(1))
                     while trouble == 'endless' and not owner.closing.is_set():
                         self.wfile.write(bytes(10**5))
 

@@ -44,7 +44,7 @@ def local_only(monkeypatch):
     monkeypatch.setitem(module.CHECKSUMS, 'mnist', checksums(CONTENTS))
     for name in ('no_proxy', 'NO_PROXY'):  # requests looks for the first one first
         monkeypatch.setenv(name, '127.0.0.1,dead.test')
-    monkeypatch.setattr(module, 'TIMEOUT', 0.4)
+    monkeypatch.setattr(module, 'TIMEOUT', 1)
 
 
 @pytest.fixture
@@ -52,8 +52,8 @@ def serve(monkeypatch):
     """Return a function that starts a mirror and appends it to the list of mirrors."""
     servers = []
 
-    def start(trouble=None, meet=None, contents=CONTENTS, length=''):
-        servers.append(LocalMirror(contents, trouble, meet, length))
+    def start(trouble=None, meet=None, contents=CONTENTS):
+        servers.append(LocalMirror(contents, trouble, meet))
         add(servers[-1].mirror)
         return servers[-1]
 
@@ -120,9 +120,7 @@ def test_existing_files_are_kept(tmp_path, serve):
     assert server.fetched == list(FILES[2:])
 
 
-def test_a_full_folder_needs_no_network(tmp_path, serve, dead, monkeypatch):
-    """It may also be read-only."""
-    monkeypatch.setattr(module.os, 'access', lambda folder, mode: False)
+def test_a_full_folder_needs_no_network(tmp_path, serve, dead):
     serve.add(dead)
     for name in FILES:
         (tmp_path / name).touch()
@@ -130,14 +128,7 @@ def test_a_full_folder_needs_no_network(tmp_path, serve, dead, monkeypatch):
     assert content_of(tmp_path) == dict.fromkeys(FILES, b'')
 
 
-def test_the_second_mirror_is_used_when_the_first_is_down(tmp_path, serve, dead):
-    serve.add(dead)
-    serve()
-    download('mnist', tmp_path, progress=False)
-    assert content_of(tmp_path) == CONTENTS
-
-
-@pytest.mark.parametrize('trouble', ['missing', 'wrong bytes', 'truncated', 'stalls', 'trickles'])
+@pytest.mark.parametrize('trouble', ['missing', 'wrong bytes', 'truncated', 'stalls'])
 @pytest.mark.parametrize('bad', [0, 2])
 def test_the_second_mirror_replaces_a_damaged_file_of_the_first(tmp_path, serve, trouble, bad):
     first, second = serve({FILES[bad]: trouble}), serve()
@@ -149,8 +140,7 @@ def test_the_second_mirror_replaces_a_damaged_file_of_the_first(tmp_path, serve,
 
 @pytest.mark.parametrize('trouble, problem', [
     ('missing', 'answered with HTTP status 404'), ('wrong bytes', 'sent a file with a wrong checksum'),
-    ('endless', 'sent a file with a wrong checksum'), ('truncated', ''), ('stalls', 'unreachable or too slow'),
-    ('trickles', 'unreachable or too slow')])
+    ('endless', 'sent a file with a wrong checksum'), ('truncated', ''), ('stalls', 'unreachable or too slow')])
 def test_no_part_of_a_damaged_file_remains(tmp_path, serve, monkeypatch, trouble, problem):
     monkeypatch.setattr(module, 'MAX_SIZE', 10**6)
     server = serve({FILES[0]: trouble})
@@ -163,14 +153,6 @@ def test_no_part_of_a_damaged_file_remains(tmp_path, serve, monkeypatch, trouble
     assert server.fetched == [FILES[0]]
 
 
-@pytest.mark.parametrize('length', ['abc', '-1', '1e3', '9' * 5000, '\xb2'])
-def test_a_length_that_is_no_number(length, tmp_path, serve):
-    """It is only for the progress bar: the mirror was asked."""
-    server = serve(length=length)
-    download('mnist', tmp_path, progress=False)
-    assert (server.fetched, content_of(tmp_path)) == ([*FILES], CONTENTS)
-
-
 def test_all_mirrors_are_named(tmp_path, serve, dead):
     serve.add(dead)
     absent = serve(contents={})
@@ -178,28 +160,6 @@ def test_all_mirrors_are_named(tmp_path, serve, dead):
     assert error_of(tmp_path) == (
         f'MNIST could not be downloaded ({host(dead)} unreachable or too slow; {host(absent.mirror)} answered with '
         f'HTTP status 404; {host(wrong.mirror)} sent a file with a wrong checksum){REMEDY}')
-
-
-def test_without_network_the_error_comes_quickly(tmp_path, serve, monkeypatch):
-    """Looking up a host name may hang, and Python cannot interrupt it."""
-    released, asked = threading.Event(), []
-
-    def hang(host, *args, **kwargs):
-        asked.append(host)
-        released.wait(20)
-        raise socket.gaierror('no such host')
-
-    monkeypatch.setattr(socket, 'getaddrinfo', hang)
-    for i in range(2):
-        serve.add(f'http://{i}.dead.test/')
-    start = time.monotonic()
-    try:
-        message = error_of(tmp_path)
-        assert time.monotonic() - start < 10
-        assert asked == ['0.dead.test', '1.dead.test']
-        assert message == f'MNIST could not be downloaded (0.dead.test, 1.dead.test unreachable or too slow){REMEDY}'
-    finally:
-        released.set()
 
 
 def test_a_folder_that_cannot_be_created(tmp_path, serve):
@@ -211,62 +171,21 @@ def test_a_folder_that_cannot_be_created(tmp_path, serve):
     assert server.fetched == []
 
 
-def test_a_folder_that_cannot_be_written(tmp_path, serve, monkeypatch):
-    """Simulated, because root can write in every folder."""
-    server = serve()
-    monkeypatch.setattr(module.os, 'access', lambda folder, mode: False)
-    assert '(Permission denied); set XDG_CACHE_HOME' in error_of(tmp_path / 'mnist')
-    assert server.fetched == []
-
-
-def test_a_folder_that_cannot_be_entered(tmp_path, serve, monkeypatch):
-    """Simulated, because root can enter every folder."""
-    server = serve()
-
-    def stat(path, **kwargs):
-        raise PermissionError(errno.EACCES, 'Permission denied', str(path))
-
-    with monkeypatch.context() as locked:
-        locked.setattr(Path, 'stat', stat)
-        message = error_of(tmp_path / 'mnist')
-    assert message == (f'MNIST could not be stored in {tmp_path}/mnist (Permission denied); '
-                       'set XDG_CACHE_HOME to a writable folder')
-    assert server.fetched == []
-
-
-# Certificates
-
-@pytest.fixture
-def thread_errors(monkeypatch):
-    """A list of exceptions that ended threads; Python would print them with a traceback."""
-    errors = []
-    monkeypatch.setattr(threading, 'excepthook', errors.append)
-    return errors
-
-
-@pytest.mark.parametrize('variables', [{'REQUESTS_CA_BUNDLE': '/no/such.pem'}, {'CURL_CA_BUNDLE': '/no/such.pem'},
-                                       {'REQUESTS_CA_BUNDLE': '/no/such.pem', 'CURL_CA_BUNDLE': '/other.pem'}])
-def test_missing_certificates(tmp_path, serve, monkeypatch, thread_errors, variables):
-    for name in ('REQUESTS_CA_BUNDLE', 'CURL_CA_BUNDLE'):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    for i in range(2):
-        serve.add(f'https://127.0.0.1:{i + 1}/')
+def test_missing_certificates(tmp_path, serve, monkeypatch):
+    monkeypatch.setenv('REQUESTS_CA_BUNDLE', '/no/such.pem')
+    serve.add('https://127.0.0.1:1/')
     message = error_of(tmp_path)
-    assert message.startswith('MNIST could not be downloaded (127.0.0.1:1, 127.0.0.1:2 not asked, ')
+    assert message.startswith('MNIST could not be downloaded (127.0.0.1:1 not asked, ')
     assert message.endswith(f'invalid path: /no/such.pem){REMEDY}')
-    assert thread_errors == []
 
 
-def test_a_mirror_that_needs_no_certificates(tmp_path, serve, monkeypatch, thread_errors):
+def test_a_mirror_that_needs_no_certificates(tmp_path, serve, monkeypatch):
     """One of the real mirrors uses plain HTTP."""
     monkeypatch.setenv('REQUESTS_CA_BUNDLE', '/no/such.pem')
     serve.add('https://127.0.0.1:1/')
     serve()
     download('mnist', tmp_path, progress=False)
     assert content_of(tmp_path) == CONTENTS
-    assert thread_errors == []
 
 
 def test_a_mirror_without_a_trusted_certificate(tmp_path, serve, monkeypatch):
@@ -278,17 +197,6 @@ def test_a_mirror_without_a_trusted_certificate(tmp_path, serve, monkeypatch):
         assert f'({host(server.mirror)} without a trusted certificate);' in error_of(tmp_path)
     finally:
         server.close()
-
-
-def test_a_mirror_that_cannot_be_asked(tmp_path, serve, monkeypatch, thread_errors):
-    """Errors of urllib3 that requests does not convert, such as for the odd name of a proxy."""
-    def ask(url, **options):
-        raise ValueError('an odd proxy')
-
-    monkeypatch.setattr(module.requests, 'get', ask)
-    server = serve()
-    assert f'({host(server.mirror)} not asked, an odd proxy);' in error_of(tmp_path)
-    assert thread_errors == []
 
 
 def test_a_proxy_that_needs_another_package(tmp_path, serve, monkeypatch):
@@ -306,7 +214,7 @@ def test_a_full_disk(tmp_path, serve, monkeypatch):
     def sync(descriptor):
         raise OSError(errno.ENOSPC, 'No space left on device')
 
-    monkeypatch.setattr(module.os, 'fsync', sync)
+    monkeypatch.setattr('os.fsync', sync)
     assert f'MNIST could not be stored in {tmp_path} (No space left on device);' in error_of(tmp_path)
     assert content_of(tmp_path) == {}
 

@@ -1,10 +1,9 @@
 """Tests of the folders in which datasets are found."""
 import pytest
-from datasets import ARRAYS, NO_HOME, assert_holds, error_of, fail, lock
+from datasets import ARRAYS, NO_HOME, assert_holds, error_of, fail
 from idx_files import dataset, idx_bytes, write
 
 from gluon_mgpu.data import (
-    DATASETS,
     download as download_module,
     load_data,
     load_data_fashion_mnist,
@@ -77,11 +76,10 @@ def test_the_cache_folder(tmp_path, monkeypatch):
     assert cache_dir() == tmp_path / '.cache' / 'gluon-mgpu'
 
 
-@pytest.mark.parametrize('name', DATASETS)
+@pytest.mark.parametrize('name', ['auto', 'mnist'])
 def test_an_empty_folder_name(name):
     """A shell passes '' for a variable that is not set."""
-    assert error_of(name, 32, data_dir='') == (
-        "data_dir '' is empty: name a folder, or leave data_dir out")
+    assert error_of(name, 32, data_dir='').startswith("data_dir '': must not be empty")
 
 
 def test_an_empty_folder_name_in_the_environment_is_ignored(tmp_path, monkeypatch):
@@ -109,12 +107,6 @@ def test_no_home_folder(no_home, data_dir, asked, monkeypatch):
     assert_holds(load_data(asked, 32), ARRAYS[asked], asked)
 
 
-def test_a_named_folder_that_cannot_be_entered(data_dir, monkeypatch):
-    lock(monkeypatch, data_dir)
-    assert error_of('auto', 32, data_dir=data_dir) == (
-        f'{data_dir}/fashion-mnist: cannot be read (Permission denied); make it readable')
-
-
 @pytest.mark.parametrize('asked, needed', [('mnist', 'mnist'), ('fashion-mnist', 'fashion-mnist'),
                                            ('auto', 'fashion-mnist')])
 @pytest.mark.parametrize('place', ['argument', 'environment'])
@@ -128,22 +120,27 @@ def test_a_named_folder_lacks_files(data_dir, tmp_path, monkeypatch, asked, need
     if place == 'environment':
         monkeypatch.setenv('GLUON_MGPU_DATA', str(data_dir))
     message = error_of(asked, 32, data_dir=data_dir if place == 'argument' else None)
-    source = '' if place == 'argument' else ', from GLUON_MGPU_DATA'
-    assert message == (f'{folder}{source}: {FILES[1]}, {FILES[2]} missing; put the four files of {needed} there, '
-                       'name another folder with --data-dir, or train on generated images with --dataset glyphs')
+    name = 'data_dir' if place == 'argument' else 'GLUON_MGPU_DATA'
+    assert message == (f'{name} {folder}: {FILES[1]}, {FILES[2]} missing; put the four files of {needed} there, '
+                       'name another folder, or train on generated images with --dataset glyphs')
 
 
-def test_a_missing_folder(tmp_path):
-    message = error_of('mnist', 32, data_dir=tmp_path / 'no')
-    assert message.startswith(f'{tmp_path}/no/mnist: {", ".join(FILES)} missing')
+def test_what_is_no_folder(tmp_path, monkeypatch):
+    (tmp_path / 'file').touch()
+    for name in ('no', 'file', 'file/mnist', 'no/mnist'):
+        problem = f'{tmp_path}/{name}: no such folder; name one that contains mnist/'
+        assert error_of('mnist', 32, data_dir=tmp_path / name) == f'data_dir {problem}'
+    monkeypatch.setenv('GLUON_MGPU_DATA', str(tmp_path / name))
+    assert error_of('mnist', 32) == f'GLUON_MGPU_DATA {problem}'
 
 
 @pytest.mark.parametrize('place', ['', 'mnist'])
 def test_the_error_names_the_folder_with_most_files(tmp_path, place):
     """The files may be in the named folder mnist, or in the folder mnist inside it."""
+    (tmp_path / 'mnist').mkdir()
     message = error_of('mnist', 32, data_dir=tmp_path / 'mnist')
-    assert message.startswith(f'{tmp_path}/mnist: {", ".join(FILES)} missing')
+    assert message.startswith(f'data_dir {tmp_path}/mnist: {", ".join(FILES)} missing')
     folder = tmp_path / 'mnist' / place
     write(folder, ARRAYS['mnist'])
     (folder / FILES[1]).unlink()
-    assert error_of('mnist', 32, data_dir=tmp_path / 'mnist').startswith(f'{folder}: {FILES[1]} missing')
+    assert error_of('mnist', 32, data_dir=tmp_path / 'mnist').startswith(f'data_dir {folder}: {FILES[1]} missing')

@@ -31,7 +31,7 @@ from gluon_mgpu.data import load_data
 from gluon_mgpu.distributed import launchers
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
 from gluon_mgpu.mxnet_setup.compat import np, npx
-from gluon_mgpu.mxnet_setup.installation import how_to_get_horovod
+from gluon_mgpu.mxnet_setup.installation import GET_HOROVOD
 from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.run import Callback, Run
 
@@ -201,7 +201,7 @@ def main() -> None:
     if args.task:
         return run_as_worker(args.task[0], args.task[1] if len(args.task) > 1 else None)
     if not LAUNCHER.exists():
-        sys.exit(f'workers: Horovod is not installed: {how_to_get_horovod()}')
+        sys.exit(f'workers: Horovod is not installed: {GET_HOROVOD}')
     links = {}
     if args.link != '1gbit':
         launch = (sys.executable, str(LAUNCHER), '--gloo', '-np', '2', '-H', 'localhost:2')

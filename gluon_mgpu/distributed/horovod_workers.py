@@ -18,7 +18,7 @@ from ..base.nested import leaves, refill
 from ..base.program import BAD_INPUT, JobError, clear_engine_errors, reason, warn
 from ..devices.gpus import gpu_of_worker, num_mxnet_gpus, uuid_of
 from ..mxnet_setup.compat import MXNET_MAJOR, assign, autograd, mx, np, npx, running_statistics, zeros
-from ..mxnet_setup.installation import how_to_get_horovod
+from ..mxnet_setup.installation import GET_HOROVOD
 from ..parallel.workers import Workers
 from . import launchers
 from .trainer import HorovodTrainer
@@ -36,11 +36,11 @@ def check_horovod() -> None:
     if MXNET_MAJOR >= 2:
         raise ValueError(f'Horovod does not support MXNet {mx.__version__}: use MXNet 1.9.1')
     if importlib.util.find_spec('horovod') is None:
-        raise ValueError(f'Horovod is not installed: {how_to_get_horovod()}')
+        raise ValueError(f'Horovod is not installed: {GET_HOROVOD}')
     try:
         importlib.import_module('horovod.mxnet')
     except (ImportError, OSError) as error:  # OSError: a library that it was built with is missing
-        raise ValueError(f'Horovod is not built for this MXNet ({error}): {how_to_get_horovod()}') from None
+        raise ValueError(f'Horovod is not built for this MXNet ({error}): {GET_HOROVOD}') from None
 
 
 class HorovodWorkers(Workers):

@@ -5,7 +5,6 @@ import importlib.util
 import os
 import platform
 import re
-import shlex
 import sys
 import sysconfig
 from collections.abc import Sequence
@@ -37,6 +36,7 @@ WHEELS = {'cpu': 'mxnet==1.9.1', 'cu112': 'mxnet-cu112==1.9.1'}
 # Packages needed for training besides NumPy and MXNet: module -> name for pip
 PACKAGES = {'matplotlib': 'matplotlib', 'tqdm': 'tqdm', 'requests': 'requests', 'safetensors': 'safetensors',
             'PIL': 'pillow'}
+GET_HOROVOD = 'run make horovod in a clone of this package'
 MORE_MEMORY = 'the memory is not enough; close other programs, or raise the limit that ulimit -v shows'
 # Variables with which MXNet crashes or hangs unless they are at least 1
 COUNTS = re.compile(r'OMP_NUM_THREADS|MXNET_\w+_(COPY|NTHREADS)')
@@ -165,11 +165,6 @@ def _pip_command() -> str:
     if sys.prefix == sys.base_prefix and (Path(sysconfig.get_path('stdlib')) / 'EXTERNALLY-MANAGED').exists():
         return 'python3 -m venv .venv && .venv/bin/pip'
     return 'pip'
-
-
-def how_to_get_horovod() -> str:
-    """Return the command that builds Horovod for this environment; its script is not in the wheel."""
-    return f'build it with tools/install_horovod.sh {shlex.quote(sys.prefix)} in a checkout of this package'
 
 
 def described(error: Exception) -> str:

@@ -61,7 +61,8 @@ def test_glyphs_with_a_bad_home_folder(small_glyphs, tmp_path, monkeypatch, aske
     train_iter, _ = load_data(asked, 32, log=lines.append, progress=False)
     assert (train_iter.dataset, train_iter.num_rows) == ('glyphs', 60)
     folder = tmp_path / 'home/.cache/gluon-mgpu/fashion-mnist'
-    expected = f'Fashion-MNIST could not be stored in {folder} (Not a directory); set XDG_CACHE_HOME to a writable folder; {GLYPHS_INSTEAD}'
+    expected = (f'Fashion-MNIST could not be stored in {folder} (Not a directory); set XDG_CACHE_HOME to a writable '
+                f'folder; {GLYPHS_INSTEAD}')
     assert lines == ([] if asked == 'glyphs' else [expected])
 
 

@@ -3,12 +3,11 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ...mxnet_setup.installation import how_to_get_horovod, replacement
+from ...mxnet_setup.installation import GET_HOROVOD, replacement
 from ...mxnet_setup.instructions import AVX2_KERNELS, ONEDNN_VARIABLE, OPENBLAS_VARIABLE
 from .self_test import REPORT, STAGES
 
-LITTLE_SPACE = 200 * 2**20  # bytes: ResNet-18 keeps two checkpoints of 45 MB and writes a third beside them
-SLOW = 1.2                  # speed-up of two devices: 1.0 if they take turns, 1.3 to 1.9 measured on two busy cores
+SLOW = 1.2  # speed-up of two devices: 1.0 if they take turns, 1.3 to 1.9 measured on two busy cores
 
 
 class Finding(NamedTuple):
@@ -21,9 +20,7 @@ class Finding(NamedTuple):
 
 def diagnose(facts: dict[str, Any]) -> list[Finding]:
     """Return the problems, faults first, in the facts of `facts.look` with ``'self_test'`` from `run_self_test`."""
-    if not facts['disks']['runs']['folder']:  # even NumPy may fail to import there
-        return [Finding('fault', 'the current folder has been deleted', 'change to a folder that exists')]
-    found = [*_self_test(facts), *_instructions(facts), *_gpus(facts), *_disks(facts), *_data(facts), *_speed(facts)]
+    found = [*_self_test(facts), *_instructions(facts), *_gpus(facts), *_speed(facts)]
     return sorted(found, key=lambda finding: finding.level != 'fault')  # stable
 
 
@@ -44,27 +41,23 @@ def _unset(facts: dict) -> str:
 
 def _self_test(facts: dict) -> Iterator[Finding]:
     test, missing = facts['self_test'], facts['packages_missing']
-    # A remedy that installs this package installs them as well
-    if missing and not re.search(r"install (\.|'\.\[cu112\]') && ", test.get('mxnet', {}).get('error', '')):
+    if missing and 'error' not in test.get('mxnet', {}):  # its remedy possibly installs them as well
         yield Finding('fault', f'not installed: {", ".join(missing)}', f'pip install {" ".join(missing)}')
-    if test['during']:
+    elif test['during']:
         yield _crash(facts)
-    for stage, (_, words) in STAGES.items():
-        result = test.get(stage, {})
-        error = result.get('error', '')
-        if stage == 'horovod':
-            if error and facts['horovod']['installed']:
+    for stage in STAGES:
+        error = test.get(stage, {}).get('error', '')
+        if error and stage == 'horovod':
+            if not error.startswith('Horovod is not installed'):
                 yield from_line('warning', error)
-        elif error and 'remedy' not in result:
+        elif error and not (missing and 'ModuleNotFoundError' in error):
             yield from_line('fault', error)
-        elif error and not (missing and error.startswith('ModuleNotFoundError')):
-            yield Finding('fault', f'{words} failed ({error})', result['remedy'] or _unset(facts) or REPORT)
 
 
 def _crash(facts: dict) -> Finding:
     ended, during = facts['self_test']['ended'], facts['self_test']['during']
     wheels = ' '.join(f'{name}=={version}' for name, version in facts['mxnet']['builds'].items()) or 'mxnet'
-    remedy = {'driver': 'if nvidia-smi hangs as well, reboot', 'horovod': how_to_get_horovod(),
+    remedy = {'driver': 'if nvidia-smi hangs as well, reboot', 'horovod': GET_HOROVOD,
               'arithmetic': f'export {ONEDNN_VARIABLE}=AVX2 {OPENBLAS_VARIABLE}=Nehalem',
               'mxnet': _unset(facts) or f'pip install --force-reinstall --no-deps {wheels}; if that does not help, the '
                                         'processor is too old for this build'}.get(during, _unset(facts) or REPORT)
@@ -99,32 +92,9 @@ def _gpus(facts: dict) -> Iterator[Finding]:
         name = f'gpu({gpu["index"]}) is {gpu["name"]}'
         if 'cuda' not in mxnet or name in test.get('devices', {}).get('error', ''):
             continue
-        if not gpu['builds']:
-            yield Finding('warning', f'{name}, which no MXNet supports', 'use CPU contexts')
-        elif mxnet['cuda'] and mxnet['code_for'][0] <= gpu['capability'] <= mxnet['code_for'][1]:
-            if gpu['index'] >= mxnet['num_gpus']:
-                yield Finding('warning', f'{name}, but MXNet does not see it', 'update the NVIDIA driver')
-        else:
-            pip = 'mxnet-cu112' in gpu['builds']
-            yield Finding('warning', f'{name}, which the installed MXNet does not support', 'to use it, ' +
-                          (replacement('cu112') if pip else f'install {gpu["builds"][0]}'))
-
-
-def _disks(facts: dict) -> Iterator[Finding]:
-    runs, cache = facts['disks']['runs'], facts['disks'].get('cache')  # None if nothing is downloaded
-    if runs['error']:
-        yield Finding('fault', f'{runs["folder"]} cannot be written: {runs["error"]}',
-                      'free some space, remove what is in the way, or name another folder with --out-dir')
-    if cache and cache['error']:
-        yield Finding('warning', f'{cache["folder"] or "a folder"} for downloaded data cannot be written: '
-                      f'{cache["error"]}', 'set XDG_CACHE_HOME to a writable folder')
-    for name, disk in (('runs', runs), ('data', cache)):
-        if disk and not disk['error'] and disk['free'] < LITTLE_SPACE:
-            yield Finding('warning', f'only {disk["free"] / 2**20:.0f} MB are free for {name} in {disk["folder"]}',
-                          f'free {LITTLE_SPACE >> 20} MB; checkpoints of ResNet-18 take 45 MB each')
-
-
-def _data(facts: dict) -> Iterator[Finding]:
-    what, _, remedy = facts['data']['error'].partition('; ')
-    if what:
-        yield Finding('fault', what, f'unset GLUON_MGPU_DATA to download them; or {remedy}')
+        if not (mxnet['cuda'] and mxnet['code_for'][0] <= gpu['capability'] <= mxnet['code_for'][1]):
+            build, *_ = [*gpu['builds'], 'nothing, because no MXNet supports it: use CPU contexts']
+            remedy = replacement('cu112') if build == 'mxnet-cu112' else f'install {build}'
+            yield Finding('warning', f'{name}, which the installed MXNet does not support', f'to use it, {remedy}')
+        elif gpu['index'] >= mxnet['num_gpus']:
+            yield Finding('warning', f'{name}, but MXNet does not see it', 'update the NVIDIA driver')

@@ -146,13 +146,13 @@ def main() -> None:
     stdout = os.fdopen(os.dup(1), 'w')
     os.dup2(2, 1)  # keeps the output of libraries out of ours
     faulthandler.enable()
-    for stage, (work, _) in STAGES.items():
+    for stage, (work, words) in STAGES.items():
         try:
             result = work()
         except ValueError as error:
             result = {'error': ' '.join(str(error).split())}
-        except Exception as error:  # has no remedy
-            result = {'error': described(error), 'remedy': ''}
+        except Exception as error:
+            result = {'error': f'{words} failed ({described(error)}): {REPORT}'}
         print(json.dumps({stage: result}), file=stdout, flush=True)
         if 'error' in result:
             break

@@ -23,10 +23,6 @@ FACTS = {
     'cores': {'count': 2, 'processor': 'AMD EPYC', 'bfloat16_obstacle': '', 'amx_obstacle': 'the processor has none',
               'avx2': True},
     'engine': {'gluon_mgpu': {'OMP_NUM_THREADS': '1', 'MXNET_CPU_TEMP_COPY': '53'}, 'allocator': True, 'you': {}},
-    'horovod': {'installed': False},
-    'data': {'folder': None, 'error': ''},
-    'disks': {'cache': {'folder': '/home/.cache', 'free': 2**35, 'error': ''},
-              'runs': {'folder': '/data/runs', 'free': 2**35, 'error': ''}},
     'self_test': SELF_TEST,
 }
 

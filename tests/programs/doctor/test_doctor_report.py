@@ -1,9 +1,7 @@
 """Tests of the doctor's report: its command line, and the self-test in a process of its own."""
-import json
 import os
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from healthy import SELF_TEST, facts_with
@@ -17,7 +15,8 @@ from gluon_mgpu.programs.doctor.doctor_report import main
     ('print(\'{"driver": {}}\', flush=True); import time; time.sleep(600)', 1, 'was killed after 1 s', 'mxnet'),
     ('import os, signal; os.kill(os.getpid(), signal.SIGSEGV)', 60, 'died of SIGSEGV', 'driver'),
     ('print("{\\"driver\\"", flush=True); import sys; sys.exit("gone")', 60, 'ended with status 1', 'driver'),
-], ids=['hangs', 'crashes', 'fails'])
+    ('', 60, 'ended with status 0', 'driver'),
+], ids=['hangs', 'crashes', 'fails', 'leaves'])
 def test_the_subprocess_hangs_crashes_or_fails(program, timeout, ended, during, monkeypatch):
     monkeypatch.setattr(report, 'PROGRAM', program)
     start = time.monotonic()
@@ -27,20 +26,15 @@ def test_the_subprocess_hangs_crashes_or_fails(program, timeout, ended, during, 
     assert found['stderr'] == (['gone'] if 'gone' in program else [])
 
 
-def test_a_path_object_in_the_path_of_python(monkeypatch):
-    monkeypatch.setattr(report, 'PROGRAM', 'import sys; print(sys.argv[1])')
-    monkeypatch.setattr(sys, 'path', [*sys.path, Path('/somewhere')])
-    assert report.run_self_test(60)['ended'] == 'well'
-
-
 def test_the_subprocess_has_the_users_settings(monkeypatch):
     """Settings that this process has made are not passed on."""
-    program = 'import json, os, sys; print(json.dumps({"a": [os.environ.get("MXNET_CPU_TEMP_COPY"), sys.argv[1]]}))'
+    program = ('import json, os, sys; own = os.environ.get("MXNET_CPU_TEMP_COPY"); '
+               'print(json.dumps({"driver": {"error": [own, *sys.argv]}}))')
     monkeypatch.setattr(report, 'PROGRAM', program)
     prepared = report.runtime.prepare()
-    found = report.run_self_test(30)
+    own_value, *path = report.run_self_test(30)['driver']['error']
     own = None if 'MXNET_CPU_TEMP_COPY' in prepared.variables else os.environ['MXNET_CPU_TEMP_COPY']
-    assert found['a'][0] == own and sys.path[-1] in json.loads(found['a'][1])
+    assert own_value == own and path[1:] == [*map(str, sys.path)]
 
 
 @pytest.mark.parametrize('can_train', [True, False])
@@ -52,11 +46,10 @@ def test_the_command_line_shows_the_screen(can_train, monkeypatch, capsys):
     assert main([]) == (0 if can_train else 1)
     out, err = capsys.readouterr()
     lines = out.splitlines()
-    assert err == '' and max(map(len, lines)) <= 80 and len(lines) <= 24
+    assert err == '' and len(lines) <= 24
     if not can_train:
         assert lines[:5] == [f'gluon_mgpu {gluon_mgpu.__version__}: training cannot run', '',
-                             'FAULT       MXNet is not installed', '  do        pip install x',
-                             '            for GPUs y']
+                             'FAULT: MXNet is not installed', '  do: pip install x', '  do: for GPUs y']
 
 
 @pytest.mark.parametrize(('path', 'status', 'line'), [(None, 1, ''), ('/dev/full', 2, 'doctor: [Errno 28] No space')],

@@ -5,8 +5,7 @@ import difflib
 import importlib
 import sys
 
-from .base.flags import Parser
-from .base.program import run_program
+from .base.program import BAD_INPUT, run_program, warn
 from .base.text import print_text
 from .settings.chapters import CHAPTERS
 
@@ -31,8 +30,9 @@ def main(argv: list | None = None) -> int:
         return run_program('gluon_mgpu', lambda: print_text('python -m gluon_mgpu NAME', *(
             f'  {word:9} {purpose}' for word, (_, purpose) in PROGRAMS.items()), 'Each program has --help.'))
     nearest = difflib.get_close_matches(name, PROGRAMS, 1)
-    advice = f'did you mean {nearest[0]}?' if nearest else 'use ' + ', '.join(PROGRAMS)
-    Parser('gluon_mgpu', __doc__).error(f'{name}: no such program; {advice}')
+    advice = f'did you mean {nearest[0]}?' if nearest else f'use {", ".join(PROGRAMS)};'
+    warn(f'gluon_mgpu: {name}: no such program; {advice} --help shows what each is for')
+    return BAD_INPUT
 
 
 if __name__ == '__main__':

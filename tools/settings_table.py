@@ -25,7 +25,7 @@ def row(setting: Setting) -> str:
     if len(setting.chapters) < len(CHAPTERS):
         text = f'{", ".join(f"`{chapter}`" for chapter in setting.chapters)} only: {text}'
     flag = f'{setting.flag}{" " + metavar if metavar else ""}'.replace('auto|PATH', 'auto\\|PATH')
-    return f'| `{flag}` | {default(setting)} | {text} | {setting.on_resume} |\n'
+    return f'| `{flag}` | {default(setting)} | {text} | {"fixed" if setting.fixed else ""} |\n'
 
 
 def default(setting: Setting) -> str:

@@ -50,21 +50,29 @@ def full_path(name: str, value: str | os.PathLike) -> str:
     return path
 
 
-def at_least_0(name: str, value: float | str, below: float = math.inf) -> float:
-    """Return `value`, possibly text, as a float; raise ValueError if it is not at least 0 and less than `below`."""
+def existing_folder(name: str, value: str | os.PathLike) -> str:
+    """Return a path like `full_path`; raise ValueError if it is not the path of a folder."""
+    path = full_path(name, value)
+    if not os.path.isdir(path):
+        raise ValueError(f'{name} {path}: must be an existing folder')
+    return path
+
+
+def at_least_0(name: str, value: float, below: float = math.inf) -> float:
+    """Return `value` as a float; raise ValueError if it is no number of at least 0 and less than `below`."""
     return _number(name, value, lambda number: 0 <= number < below,
                    'of at least 0' + (f' and less than {below:g}' if below < math.inf else ''))
 
 
-def positive(name: str, value: float | str) -> float:
-    """Return `value`, possibly text, as a float; raise ValueError if it is not above 0 and in the range of float32."""
+def positive(name: str, value: float) -> float:
+    """Return `value` as a float; raise ValueError if it is no number above 0 and in the range of float32."""
     return _number(name, value, lambda number: number > 0, 'above 0')
 
 
-def _number(name: str, value: float | str, is_valid: Callable[[float], bool], rule: str) -> float:
-    is_bool = isinstance(value, bool) or str(getattr(value, 'dtype', '')) == 'bool'
+def _number(name: str, value: float, is_valid: Callable[[float], bool], rule: str) -> float:
+    is_no_number = isinstance(value, (bool, str)) or str(getattr(value, 'dtype', '')) == 'bool'
     try:
-        number = math.nan if is_bool else float(value)
+        number = math.nan if is_no_number else float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not is_valid(number) or number == math.inf:

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import numpy
 import safetensors.numpy
 
-from ..base.arguments import is_count, is_number
 from ..base.files import open_file, write_atomically
+from ..base.text import counted
 from ..mxnet_setup.compat import npx
 from ..parallel.workers import ThisProcess, Workers
-from ..training.parameters import check_initialized, create_deferred, unregistered
+from ..training.parameters import check_initialized, create_deferred, of_unknown_shape, unregistered
 from . import state
 from .state import CheckpointError
 
@@ -52,7 +52,8 @@ def save(path: str | os.PathLike, net: Any, trainer: Any = None, **metadata) -> 
     net : gluon.Block, a list of np.ndarray, or a list of such lists
         The network, or its parameters on one device or on each. Those that are equal on all devices are stored once;
         those that differ, such as running statistics, for each device, and so are gradients with ``grad_req='add'``.
-        Parameters that Gluon does not register, such as those in a plain list, are not stored, with a warning.
+        Parameters that Gluon does not register, such as those in a plain list, are not stored, with a warning, nor
+        those of unknown shape, because no batch has passed through their layer.
     trainer : gluon.Trainer, optional
         Its optimizer's state is stored: momentum, moments, counts of updates; not settings such as the rate.
     **metadata
@@ -66,6 +67,9 @@ def snapshot(net: Any, trainer: Any = None, workers: Workers | None = None) -> S
     """Copy the state that `save` stores to the host, on all workers together; call ``npx.waitall()`` before."""
     # Reading waits for an array, except for running statistics under ``hybridize(static_shape=True)``
     _warn_if_unregistered(net, stacklevel=4)  # shows the caller of `save`
+    if unknown := of_unknown_shape(net):
+        warnings.warn(f'{unknown[0]} has no values yet, because no batch has passed through its layer: '
+                      f'{counted(len(unknown), "parameter")} will not be part of the checkpoint', stacklevel=3)
     arrays = {key: per_device if key.startswith('gradients/') else _merge_equal(per_device)  # gradients are summed
               for key, per_device in state.collect_network(net, workers or ThisProcess()).items()}
     record: dict[str, Any] = {}
@@ -87,7 +91,8 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, log: Callable[[
     ----------
     net, trainer
         As for `save`: the same network, on any devices, and a Trainer with the same optimizer, or no trainer. The
-        Trainer may have made steps. The network must be initialized; unknown shapes are taken from the file.
+        Trainer may have made steps. The network must be initialized; unknown shapes are taken from the file. A
+        schedule of the learning rate other than MXNet's may only depend on the number of the update.
     log : callable
         Gets one line if parameters that differed between the devices are loaded onto another number of devices: then
         each device gets their mean. On the same number, each device gets its own values.
@@ -99,15 +104,12 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, log: Callable[[
     parameters = {key.partition('/')[2]: kept for key, kept in arrays.items() if key.startswith('parameters/')}
     _warn_if_unregistered(net, stacklevel=3)
     check_initialized(net)
-    state.check_network(path, net, parameters)
+    state.check_network(path, net, parameters, arrays)
     if trainer is not None:
-        if 'optimizer' not in record:
-            raise CheckpointError(f'{path}: it has no optimizer state; load it without the trainer')
-        if not _is_optimizer(record['optimizer']):
-            raise CheckpointError(f'{path}: its optimizer state is malformed')
-        state.check_optimizer(path, trainer, net, record['optimizer'], arrays)
+        state.check_optimizer(path, trainer, net, record.get('optimizer', {}), arrays)
     create_deferred(net, {name: kept[0].shape for name, kept in parameters.items()})
     npx.waitall()
+    state.reset_stores(net)
     if averaged := state.set_network(net, parameters, workers):
         log(f'{len(averaged)} arrays, such as {averaged[0]}, differed between the {len(parameters[averaged[0]])} '
             'devices of the checkpoint; each device now has their mean')
@@ -124,7 +126,7 @@ def write(path: str | os.PathLike, kept: Snapshot, metadata: dict) -> None:
     tensors = {f'{name}@{k}': array for name, arrays in kept.arrays.items() for k, array in enumerate(arrays)}
     try:
         record = json.loads(_to_json({'version': VERSION, **kept.record, 'metadata': metadata}))  # as `read` gets it
-        header = {'gluon_mgpu': _to_json({'sha256': checksum(record, tensors), **record})}
+        header = {'gluon_mgpu': _to_json({'sha256': sha256_of(record, tensors), **record})}
         content = safetensors.numpy.save(tensors, header)
     except (TypeError, ValueError, KeyError, RecursionError, safetensors.SafetensorError) as error:
         raise ValueError(f'{error}: a checkpoint can only hold arrays of common types, and what JSON can hold, such as '
@@ -140,18 +142,19 @@ def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
     """
     path = os.fspath(path)  # raises TypeError for a number, which would be an open file
     try:
-        open_file(path).close()  # safe_open reports every problem as a missing file
-        with safetensors.safe_open(path, 'numpy') as file:
-            record = json.loads(file.metadata()['gluon_mgpu'])
-            expected, version = record.pop('sha256'), record['version']
-            if version != VERSION:
-                raise CheckpointError(f'{path}: version {version}, but this gluon_mgpu reads version {VERSION}; use '
-                                      'the gluon_mgpu that wrote it')
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118, it is not a dict
+        with open_file(path) as file:
+            content = file.read()  # once; a file that is mapped into memory could change or be cut
+        tensors = safetensors.numpy.load(content)
+        header = json.loads(content[8:8 + int.from_bytes(content[:8], 'little')])  # after its size
+        record = json.loads(header['__metadata__']['gluon_mgpu'])
+        expected, version = record.pop('sha256'), record['version']
+        if version != VERSION:
+            raise CheckpointError(f'{path}: version {version}, but this gluon_mgpu reads version {VERSION}; use the '
+                                  'gluon_mgpu that wrote it')
         arrays: dict[str, list] = {}
         for name, _, key in sorted((key.rpartition('@')[0], int(key.rpartition('@')[2]), key) for key in tensors):
             arrays.setdefault(name, []).append(tensors[key])
-        if not (checksum(record, tensors) == expected
+        if not (sha256_of(record, tensors) == expected
                 and isinstance(record['metadata'], dict) and isinstance(record.get('optimizer', {}), dict)
                 and all(len({(array.shape, array.dtype) for array in copies}) == 1 for copies in arrays.values())):
             raise ValueError
@@ -167,21 +170,13 @@ def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
     return record, arrays
 
 
-def checksum(record: dict, tensors: dict[str, numpy.ndarray]) -> str:
+def sha256_of(record: dict, tensors: dict[str, numpy.ndarray]) -> str:
     """Return the SHA-256 of a record and of the names, dtypes, shapes and values of all tensors."""
     digest = hashlib.sha256(_to_json(record).encode())
     for name, array in sorted(tensors.items()):
         digest.update(f'{name} {array.dtype.name} {array.shape}'.encode())
         digest.update(numpy.ascontiguousarray(array, array.dtype.newbyteorder('<')).data)
     return digest.hexdigest()
-
-
-def _is_optimizer(record: dict) -> bool:
-    """Return True for what `state.collect_optimizer` returns, also after JSON."""
-    counts, numbers = record.get('counts'), record.get('numbers')
-    return (isinstance(counts, dict) and isinstance(numbers, dict) and isinstance(record.get('name'), str)
-            and all(map(is_count, (record.get('num_update'), *counts.values()))) and numbers.keys() <= {*state.NUMBERS}
-            and all(number is None or is_number(number) for number in numbers.values()))
 
 
 def _merge_equal(copies: list[numpy.ndarray]) -> list[numpy.ndarray]:

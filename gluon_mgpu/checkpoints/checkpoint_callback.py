@@ -2,14 +2,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy
 
 from ..base.arguments import integer
-from ..base.files import same_folder
-from ..base.program import JobError, Stopped, reason
+from ..base.files import open_file, write_atomically
+from ..base.program import Stopped, reason
 from ..base.text import counted
 from ..training.callback import Callback, epochs_since_best
 from ..training.epoch import DivergenceError, check_state
@@ -17,7 +16,7 @@ from ..training.history import EpochResult
 from ..training.parameters import unchanged_names
 from ..training.run import Run
 from . import checkpoint
-from .checkpoint import CheckpointError, Snapshot
+from .checkpoint import CheckpointError
 from .run_folder import BEST, OWN_UNFINISHED, checkpoints, newest_checkpoint, steps_in_name
 
 NUM_KEPT = 2
@@ -39,8 +38,6 @@ class CheckpointCallback(Callback):
         JSON-serializable configuration of the run, to be stored in each checkpoint.
     resume : path-like, optional
         The checkpoint to resume from.
-    require : bool
-        End the run with `JobError` if a checkpoint cannot be written.
     keep_best : bool
         Also write `BEST` after each epoch with a better accuracy than all before.
 
@@ -55,24 +52,20 @@ class CheckpointCallback(Callback):
     """
 
     def __init__(self, folder, every: int | None = None, config: dict | None = None, resume=None,
-                 require: bool = False, keep_best: bool = False):
-        self.folder, self._same_folder = Path(folder), folder
+                 keep_best: bool = False):
+        self.folder = Path(folder)
         self.every = every if every is None else integer('every', every, minimum=1)
         self.config = config or {}
-        self.resume, self.require, self.keep_best = resume, require, keep_best
+        self.resume, self.keep_best = resume, keep_best
         self.resume_command = self.problem = ''
         self.last: Path | None = None
-        self._best: tuple[Snapshot, dict] | None = None  # a best epoch that could not be written yet
 
     def train_begin(self, run: Run) -> None:
         """Remove the files of a killed process, and load the checkpoint; ValueError if the folder is of another run."""
         if run.workers.rank == 0:  # other machines may not have the folder
-            self._same_folder = same_folder(self._same_folder)
-            with contextlib.suppress(OSError):
-                self._same_folder.check()
-                for path in [path for path in self.folder.iterdir() if OWN_UNFINISHED.fullmatch(path.name)]:
-                    with contextlib.suppress(OSError):
-                        path.unlink()
+            for path in [path for path in self.folder.iterdir() if OWN_UNFINISHED.fullmatch(path.name)]:
+                with contextlib.suppress(OSError):
+                    path.unlink()
         if self.resume is None:
             if other := run.workers.on_rank_0(lambda: newest_checkpoint(self.folder, lambda line: None)[0]):
                 raise ValueError(f'{other} is of an earlier run: resume from it, or choose another folder')
@@ -105,27 +98,27 @@ class CheckpointCallback(Callback):
         """Report a problem with the last checkpoint, and a missing one of the best epoch."""
         if self.problem:
             run.warn(self.problem)
-        if self.keep_best and run.history and run.workers.rank == 0 and not self._read_best(self.folder / BEST, run):
+        if self.keep_best and run.history and run.workers.rank == 0 and not self._is_best(self.folder / BEST, run):
             run.warn(f'{self.folder / BEST} is not of epoch {_best_epoch(run)}, the best one, whose checkpoint could '
                      'not be written or was removed')
 
     def _restore_best(self, run: Run) -> None:
         """Copy the checkpoint of the best epoch of a resumed run, if `BEST` is missing or of an abandoned branch."""
         for path in [self.folder / BEST, Path(self.resume), *checkpoints(self.folder)]:
-            if found := self._read_best(path, run):
-                self._best = found if path.name != BEST else None
-                return self._try(self._write_best)
+            if self._is_best(path, run):
+                if path.name != BEST:
+                    with open_file(path) as file:
+                        write_atomically(self.folder / BEST, file.read())
+                return
 
-    def _read_best(self, path: Path, run: Run) -> tuple[Snapshot, dict] | None:
-        """Return the content of a file, if it is the checkpoint of the best epoch in the history of a run."""
+    def _is_best(self, path: Path, run: Run) -> bool:
+        """Return True if a file is the checkpoint of the best epoch in the history of a run."""
         with contextlib.suppress(ValueError):  # also if there is no epoch yet
-            record, arrays = checkpoint.read(path)
-            metadata = record.pop('metadata')
-            check_state(metadata.get('run'))
-            history = [EpochResult(*epoch) for epoch in metadata['run']['history']]
-            if history == run.history[:_best_epoch(run)] and not metadata['run']['num_batches']:
-                return Snapshot(arrays, record), metadata
-        return None
+            state = checkpoint.read(path)[0]['metadata'].get('run')
+            check_state(state)
+            history = [EpochResult(*epoch) for epoch in state['history']]
+            return history == run.history[:_best_epoch(run)] and not state['num_batches']
+        return False
 
     def save_on_stop(self, run: Run, signum: int) -> Stopped:
         """Write a last checkpoint, unless no batch was trained, and return a `Stopped` that says how to resume."""
@@ -137,51 +130,36 @@ class CheckpointCallback(Callback):
         return Stopped(signum, '; '.join(filter(None, (f'stopped {_place(run)}', self.problem, advice))))
 
     def _save(self, run: Run, is_best: bool = False) -> None:
-        """Wait for the devices, and write a checkpoint; a failure is reported later, unless `require` is set."""
+        """Wait for the devices, and write a checkpoint; a failure is reported later."""
         run.synchronize()
         snapshot = checkpoint.snapshot(run.net, run.trainer, run.workers)
         unchanged = unchanged_names(run.net)
-        for name, arrays in snapshot.arrays.items():
-            kind, _, name = name.partition('/')  # parameters, states or gradients, which may overflow
+        for key, arrays in snapshot.arrays.items():
+            kind, _, name = key.partition('/')  # parameters, states or gradients, which may overflow
             if kind != 'gradients' and name not in unchanged and not all(numpy.isfinite(a).all() for a in arrays):
                 raise DivergenceError(f'{name} is no longer finite {_place(run)}: use a smaller learning rate')
         if run.workers.rank != 0:
             return
-        metadata = {'run': run.state(), 'config': self.config}
-        self._best = (snapshot, metadata) if is_best else self._best
-        # In this order, for a run that is killed in between
-        self._try(self._write_best, lambda: self._write(snapshot, metadata))
-
-    def _try(self, *writes: Callable[[], None]) -> None:
-        """Call all functions; their OSError becomes `problem`, or a `JobError` if `require` is set."""
-        problem = ''
-        for write in writes:
+        problem, metadata = '', {'run': run.state(), 'config': self.config}
+        # The best one first, for a run that is killed in between
+        for name in [BEST] * is_best + [f'checkpoint-{run.num_steps:08}.safetensors']:
             try:
-                write()
+                checkpoint.write(self.folder / name, snapshot, metadata)
             except OSError as error:
                 problem = reason(error)
+            else:
+                self.last = self.last if name == BEST else self.folder / name
         last = f'the newest one is {self.last.name}' if self.last else 'there is no earlier one'
         self.problem = problem and f'cannot write a checkpoint to {self.folder} ({problem}); {last}'
-        if self.problem and self.require:
-            line, self.problem = self.problem, ''  # `train_end` need not repeat it
-            raise JobError(line)
+        if not problem:
+            self._remove_older(run.num_steps)
 
-    def _write_best(self) -> None:
-        if self._best:
-            checkpoint.write(self._same_folder / BEST, *self._best)
-            self._best = None
-
-    def _write(self, snapshot: Snapshot, metadata: dict) -> None:
-        steps = metadata['run']['num_steps']
-        path = self._same_folder / f'checkpoint-{steps:08}.safetensors'
-        checkpoint.write(path, snapshot, metadata)
-        self.last = path
-        self._same_folder.check()  # again, because writing takes time
-        # Keep this file and those before it, NUM_KEPT in all. Files with more steps are damaged or renamed; leave them
-        older = [other for other in checkpoints(self.folder) if steps_in_name(other) < steps]
-        for other in older[NUM_KEPT - 1:]:
+    def _remove_older(self, steps: int) -> None:
+        """Keep `NUM_KEPT` checkpoints up to that of a step. Those of later steps are damaged or renamed: leave them."""
+        older = [path for path in checkpoints(self.folder) if steps_in_name(path) <= steps]
+        for path in older[NUM_KEPT:]:
             with contextlib.suppress(OSError):  # the next checkpoint tries again
-                other.unlink()
+                path.unlink()
 
 
 def _best_epoch(run: Run) -> int:

@@ -12,8 +12,7 @@ IS_ENTRY = {  # entries of a configuration that programs use without checking th
         isinstance(name, str) and DEVICE.fullmatch(name) for name in value)),
     'batch_size': lambda value: is_count(value, 1), 'num_epochs': lambda value: is_count(value, 1),
     'dtype': lambda value: value is None or isinstance(value, str),
-    'data_dir': lambda value: value is None or isinstance(value, str),
-    'shares': lambda value: value is None or isinstance(value, str)}
+    'data_dir': lambda value: value is None or isinstance(value, str)}
 
 
 def check_metadata(metadata: dict) -> None:

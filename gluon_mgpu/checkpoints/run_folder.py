@@ -5,14 +5,12 @@ import contextlib
 import fcntl
 import json
 import os
-import platform
 import re
 import time
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 
-from ..base.files import UNFINISHED, SameFolder, read_file, write_atomically
+from ..base.files import UNFINISHED, read_file, write_atomically
 from ..base.program import reason, warn
 from .checkpoint import DamagedError, read
 
@@ -23,16 +21,9 @@ OWN_UNFINISHED = re.compile(rf'(config\.json|history\.csv|{re.escape(BEST)}|{FIL
 
 
 def check_free(path: str | os.PathLike | None) -> None:
-    """Raise ValueError unless `path`, by default one in ``runs/``, is or can become an empty, writable folder."""
-    if path is not None and os.path.lexists(path) and (not os.path.isdir(path) or not is_empty(path)):
+    """Raise ValueError if `path` is something else than a missing or empty folder."""
+    if path is not None and os.path.lexists(path) and not (os.path.isdir(path) and is_empty(path)):
         raise ValueError(f'{path} is not an empty folder, and a run overwrites nothing: give another --out-dir')
-    path = Path('runs' if path is None else path)
-    nearest = next(folder for folder in (path.absolute(), *path.absolute().parents) if os.path.lexists(folder))
-    if not nearest.is_dir():  # a file or a broken link
-        raise ValueError(f'{path} cannot be created because {nearest} is not a folder: remove it, or give another '
-                         '--out-dir')
-    if not os.access(nearest, os.W_OK):
-        raise ValueError(f'the results cannot be written in {nearest}: give --out-dir with a folder that is writable')
 
 
 def is_empty(folder: str | os.PathLike) -> bool:
@@ -46,53 +37,37 @@ def new_folder(path: str | os.PathLike | None, program: str) -> Path:
     if path is not None:
         Path(path).mkdir(parents=True, exist_ok=True)
         return Path(path)
-    default = f'runs/{program}-{time.strftime("%Y%m%d-%H%M%S")}'
-    names = (f'{default}-{number}' if number > 1 else default for number in count(1))
+    Path('runs').mkdir(exist_ok=True)
     while True:
-        with contextlib.suppress(FileExistsError):  # another program has started in the same second
-            folder = Path(next(names))
-            folder.mkdir(parents=True)
+        folder = Path(f'runs/{program}-{time.strftime("%Y%m%d-%H%M%S")}')
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir()
             return folder
+        time.sleep(1)  # another program has started in the same second
 
 
-def claim_folder(path: str | os.PathLike | None, chapter: str, config: dict,
-                 stack: contextlib.ExitStack) -> SameFolder:
+def claim_folder(path: str | os.PathLike | None, chapter: str, config: dict, stack: contextlib.ExitStack) -> Path:
     """Create the folder of a run, lock it until `stack` is closed, and write ``config.json``; see `new_folder`."""
-    folder = lock_folder(new_folder(path, chapter), stack)
-    check_free(folder.path)  # another run may have claimed it before it was locked
+    folder = new_folder(path, chapter)
+    lock_folder(folder, stack)
+    check_free(folder)  # another run may have claimed it before it was locked
     write_config(folder, config)
     return folder
 
 
-def lock_folder(path: str | os.PathLike, stack: contextlib.ExitStack) -> SameFolder:
+def lock_folder(path: str | os.PathLike, stack: contextlib.ExitStack) -> None:
     """Lock a folder until `stack` is closed or the process ends; on a network, possibly for this machine only."""
-    folder = SameFolder(path)
-    stack.callback(lambda: folder.close())
+    descriptor = os.open(path, os.O_RDONLY)
+    stack.callback(os.close, descriptor)
     try:
-        fcntl.flock(folder.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise ValueError(f'{path} is in use by {_holder(Path(path))}: wait until it ends, or give another '
-                         '--out-dir') from None
+        raise ValueError(f'{path} is in use by another run: wait until it ends, or give another --out-dir') from None
     except OSError:  # a file system without locks
         pass
-    return folder
 
 
-def check_links(folder: Path) -> None:
-    """Raise ValueError if a file of a run is a link out of its folder. Writing it would overwrite the other file."""
-    if not (folder / 'config.json').exists():  # a checkpoint beside other files, which are not written
-        return
-    for path in folder.iterdir():
-        if os.path.dirname(os.path.realpath(path)) != os.path.realpath(folder):
-            raise ValueError(f'{path} is a link to a file outside the folder, which could be overwritten: remove it')
-
-
-def this_process() -> dict[str, object]:
-    """Return the process number, machine and time, for ``config.json``."""
-    return {'pid': os.getpid(), 'host': platform.node(), 'since': time.strftime('%Y-%m-%d %H:%M:%S')}
-
-
-def write_config(folder: SameFolder, config: dict) -> None:
+def write_config(folder: Path, config: dict) -> None:
     """Write the configuration of a run to ``config.json`` in its folder."""
     write_atomically(folder / 'config.json', (json.dumps(config, indent=2) + '\n').encode())
 
@@ -145,14 +120,3 @@ def recorded_steps(metadata: dict) -> int | None:
     """Return the number of training steps in a checkpoint's metadata; None if it is not of a `Run`."""
     run = metadata.get('run')
     return run.get('num_steps') if isinstance(run, dict) else None
-
-
-def _holder(folder: Path) -> str:
-    try:
-        process = json.loads(read_file(folder / 'config.json'))['process']
-        with contextlib.suppress(PermissionError):  # it runs for another user
-            if process['host'] == platform.node():
-                os.kill(process['pid'], 0)  # sends nothing; raises ProcessLookupError if it has ended
-        return f'the run of process {process["pid"]} on {process["host"]} since {process["since"]}'
-    except Exception:  # one that has only just started, or resumes the run named there
-        return 'another run'

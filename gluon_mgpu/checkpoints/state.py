@@ -3,18 +3,18 @@
 `Trainer.save_states` pickles it, and loading a pickle can run any code. Here, the Trainer's optimizer creates its own
 state, and takes the values of named arrays if shapes and dtypes match.
 """
-import copy
 from itertools import count, takewhile
 from typing import Any
 
 import numpy
 
+from ..base.arguments import is_count, is_number
 from ..base.nested import leaves
 from ..mxnet_setup.compat import MXNET_MAJOR, assign, gluon, mx, npx
 from ..parallel.allreduce import dtype_and_shape
 from ..parallel.workers import Workers
-from ..training.parameters import by_name, copies, with_grad_req
-from ..training.schedules import restart
+from ..training.parameters import by_name, copies, of_unknown_shape, with_grad_req
+from ..training.schedules import go_to_update
 
 NUMBERS = ('m_schedule', 'last_lr', 'cur_lr')  # Nadam and LARS keep these from step to step
 
@@ -33,24 +33,36 @@ def collect_network(net: Any, workers: Workers) -> dict[str, list]:
     return {**on_host, **{key: [array for each in gathered for array in each[key]] for key in own}}
 
 
-def check_network(path, net: Any, kept: dict[str, list]) -> None:
-    """Raise CheckpointError if the arrays of a checkpoint do not fit the network."""
+def check_network(path, net: Any, kept: dict[str, list], arrays: dict[str, list]) -> None:
+    """Raise CheckpointError if the parameters in a checkpoint, or the gradients in `arrays`, do not fit the network."""
     params = by_name(net) if hasattr(net, 'collect_params') else {k: arrays[0] for k, arrays in copies(net).items()}
-    # Shapes may be None, or have 0 or -1 for unknown dimensions
-    expected = {name: (param.shape, numpy.dtype(param.dtype)) for name, param in params.items()}
-    missing, unknown = sorted(expected.keys() - kept.keys()), sorted(kept.keys() - expected.keys())
+    missing = sorted(params.keys() - kept.keys() - {*of_unknown_shape(net)})
+    unknown = sorted(kept.keys() - params.keys())
     if missing or unknown:
         what = f'lacks {missing[0]}' if missing else f'has {unknown[0]}, which the network lacks'
         raise CheckpointError(f'{path}: of another network, it {what}')
-    for name, (shape, dtype) in expected.items():
-        found = kept[name][0]
-        if shape is not None and (len(found.shape) != len(shape)
-                                  or any(n > 0 and n != m for n, m in zip(shape, found.shape))):
-            raise CheckpointError(f'{path}: of another network, the shape of {name} is {found.shape} in the file and '
-                                  f'{tuple(shape)} in the network')
-        if found.dtype != dtype:
-            raise CheckpointError(f'{path}: {name} is {found.dtype} in the file and {dtype} in the network; cast the '
-                                  'network')
+    for name, (found, *_) in kept.items():
+        shape, dtype = params[name].shape, numpy.dtype(params[name].dtype)
+        if not _fits(found.shape, shape) or found.dtype != dtype:
+            raise CheckpointError(f'{path}: of another network, {name} is {dtype_and_shape(found)} in the file and '
+                                  f'{dtype} {shape} in the network')
+        gradient, *_ = arrays.get(f'gradients/{name}', [found])
+        if gradient.shape != found.shape:
+            raise CheckpointError(f'{path}: {name} has the shape {found.shape}, and its gradient {gradient.shape}')
+
+
+def _fits(found: tuple, shape: tuple | None) -> bool:
+    """Return True if a shape may be `shape`, which is None or has 0 or -1 for unknown dimensions."""
+    return shape is None or (len(found) == len(shape) and all(n <= 0 or n == m for n, m in zip(shape, found)))
+
+
+def reset_stores(net: Any) -> None:
+    """Let key-value stores of Trainers forget their copies of a network's parameters, and with them the states."""
+    # Otherwise a store gives its own copies back after the next update. `set_data` resets it, as Gluon's `load` does
+    params = by_name(net) if hasattr(net, 'collect_params') else {}
+    for name, (array, *_) in copies(net).items():
+        if name in params and array.shape:  # MXNet 1.9 cannot set those without dimensions
+            params[name].set_data(array)
 
 
 def set_network(net: Any, kept: dict[str, list], workers: Workers) -> list[str]:
@@ -68,13 +80,16 @@ def set_network(net: Any, kept: dict[str, list], workers: Workers) -> list[str]:
 
 
 def set_gradients(net: Any, kept: dict[str, list], workers: Workers) -> None:
-    """Give each device its sum over batches, or the first the sum of all; without any, set these gradients to zero."""
+    """Give each device its own sum of gradients; another number of devices gets the whole sum on the first."""
     for name, param in with_grad_req(net, 'add').items():
-        gradients, values = param.list_grad(), kept.get(f'gradients/{name}', [])
-        if len(values) != (total := workers.size * len(gradients)):
-            values = [sum(values), *[0] * total]
-        for gradient, value in zip(gradients, values[workers.rank * len(gradients):]):
-            assign(gradient, numpy.broadcast_to(value, gradient.shape))
+        gradients = param.list_grad()
+        first, number = workers.rank * len(gradients), workers.size * len(gradients)  # of all devices
+        sums = kept.get(f'gradients/{name}', [])  # none if the gradients were not added up then
+        if len(sums) != number:
+            zero = numpy.zeros(param.shape, param.dtype)
+            sums = [sum(sums, zero)] + [zero] * (number - 1)
+        for gradient, value in zip(gradients, sums[first:]):
+            assign(gradient, value)
 
 
 def collect_optimizer(trainer: Any, net: Any) -> tuple[dict, dict[str, list]]:
@@ -104,24 +119,29 @@ def collect_optimizer(trainer: Any, net: Any) -> tuple[dict, dict[str, list]]:
 
 def check_optimizer(path, trainer: Any, net: Any, record: dict, arrays: dict[str, list]) -> None:
     """Raise CheckpointError if an optimizer's state does not fit a Trainer; the parameters in `arrays` must fit."""
-    updated = _updated(trainer, net)
-    _check_schedule(path, trainer.optimizer)
+    if not _is_optimizer(record):
+        raise CheckpointError(f'{path}: it has no optimizer state, or a malformed one; load it without the trainer')
     mine = type(trainer.optimizer).__name__
     if record['name'] != mine:
         raise CheckpointError(f"{path}: the optimizer's state is of {record['name']}, this is {mine}")
-    for i, name in updated:
+    for i, name in _updated(trainer, net):
         if name not in record['counts'] and trainer._params[i].grad_req != 'null':
             raise CheckpointError(f'{path}: its Trainer did not update {name}, but this one does')
         if record['counts'].get(name):
             keys = takewhile(arrays.__contains__, (f'states/{name}/{j}' for j in count()))
-            found = [dtype_and_shape(arrays[key][0]) for key in keys]
             weight = arrays[f'parameters/{name}'][0]
             state = trainer.optimizer.create_state_multi_precision(i, mx.nd.array(weight, dtype=weight.dtype))
-            expected = [dtype_and_shape(leaf) for leaf in leaves(state)]
-            if found != expected:
-                raise CheckpointError(f"{path}: the optimizer's state of {name} is {', '.join(found) or 'empty'} in "
-                                      f'the file and {", ".join(expected) or "empty"} here; give {mine} the same '
+            if [dtype_and_shape(arrays[key][0]) for key in keys] != [dtype_and_shape(leaf) for leaf in leaves(state)]:
+                raise CheckpointError(f"{path}: the optimizer's state of {name} does not fit: give {mine} the same "
                                       'settings')
+
+
+def _is_optimizer(record: dict) -> bool:
+    """Return True for what `collect_optimizer` returns, also after JSON."""
+    counts, numbers = record.get('counts'), record.get('numbers')
+    return (isinstance(counts, dict) and isinstance(numbers, dict) and isinstance(record.get('name'), str)
+            and all(map(is_count, (record.get('num_update'), *counts.values()))) and numbers.keys() <= {*NUMBERS}
+            and all(is_number(number) or (number is None and name != 'm_schedule') for name, number in numbers.items()))
 
 
 def restore_optimizer(trainer: Any, net: Any, record: dict, arrays: dict[str, list]) -> None:
@@ -144,11 +164,8 @@ def restore_optimizer(trainer: Any, net: Any, record: dict, arrays: dict[str, li
             key = _key(trainer, i)
             updater.states[key], updater.states_synced[key] = state, False  # possibly on the wrong device
     _set_update_counts(trainer, {_key(trainer, i): record['counts'][name] for i, name in names.items()})
-    optimizer.num_update, schedule = record['num_update'], optimizer.lr_scheduler
-    if isinstance(schedule, mx.lr_scheduler.LRScheduler):
-        restart(schedule, schedule.warmup_final_lr if optimizer.lr is None else optimizer.lr)
-    for update in range(1, optimizer.num_update + 1) if schedule else ():
-        schedule(update)  # at its end, a schedule keeps the rate of the update before
+    optimizer.num_update = record['num_update']
+    go_to_update(optimizer.lr_scheduler, optimizer.num_update, optimizer.lr)
     for name, number in record['numbers'].items():
         setattr(optimizer, name, number)
 
@@ -161,18 +178,6 @@ def _set_update_counts(trainer: gluon.Trainer, counts: dict[int, int]) -> None:
     optimizer._index_update_count = optimizer._all_index_update_counts[0]
 
 
-def _check_schedule(path: Any, optimizer: Any) -> None:
-    """Raise CheckpointError for a used schedule that changes itself in another way than those of MXNet."""
-    schedule = copy.deepcopy(optimizer.lr_scheduler)
-    if schedule is None or not optimizer.num_update or type(schedule).__module__.startswith('mxnet.'):
-        return
-    before = dict(getattr(schedule, '__dict__', {}))
-    schedule(optimizer.num_update + 1)
-    if before != getattr(schedule, '__dict__', {}):
-        raise CheckpointError(f'{path}: the schedule {type(schedule).__name__} changes itself and was used for '
-                              f'{optimizer.num_update} updates: load into a new Trainer, with a new schedule')
-
-
 def _updaters(trainer) -> list:
     """Return the objects that keep the states: the KVStore's updater, or one per device."""
     return [trainer._kvstore._updater] if trainer._update_on_kvstore else trainer._updaters
@@ -180,9 +185,6 @@ def _updaters(trainer) -> list:
 
 def _updated(trainer, net) -> list[tuple[int, str]]:
     """Return the index in the Trainer and the name in the network of each parameter, also of those frozen now."""
-    if not isinstance(trainer, gluon.Trainer):  # for example a list of several
-        raise CheckpointError(f'a {type(trainer).__name__} is no gluon.Trainer: pass one Trainer, with its network; '
-                              'save several in a file each')
     names = {id(param): name for name, param in by_name(net).items()}
     for param in trainer._params:
         if id(param) not in names:

@@ -34,7 +34,7 @@ ALIVE, LEAVE, FAILED, END = CONTROL = b'\0', b'\1', b'\2', b'\3'
 
 def silence() -> float:
     """Return GLUON_MGPU_WORKER_TIMEOUT, by default `SILENCE`; raise ValueError if it is not a valid time."""
-    seconds = positive('GLUON_MGPU_WORKER_TIMEOUT', os.environ.get('GLUON_MGPU_WORKER_TIMEOUT') or SILENCE)
+    seconds = positive('GLUON_MGPU_WORKER_TIMEOUT', float(os.environ.get('GLUON_MGPU_WORKER_TIMEOUT') or SILENCE))
     if seconds < 4 * BEAT:
         raise ValueError(f'GLUON_MGPU_WORKER_TIMEOUT {seconds:g}: must be at least {4 * BEAT:g} seconds')
     return seconds

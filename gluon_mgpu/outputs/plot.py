@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from ..base.files import beside, check_writable, read_file
+from ..base.files import check_writable, read_file
 from ..base.flags import Parser, path, picture
 from ..base.pictures import in_lines, matplotlib_defaults, write_picture
 from ..base.program import reason
@@ -86,7 +86,7 @@ class AccuracyCurve(Callback):
     """Callback that draws `accuracy_curve` when a run ends, unless it has no epochs."""
 
     def __init__(self, path, title: str):
-        self.path, self.title = beside(path), title
+        self.path, self.title = Path(path), title
 
     def train_end(self, run: Run) -> None:
         if not run.history:
@@ -173,7 +173,7 @@ def main(argv: list | None = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> None:
-    out = args.out or beside('accuracy.png')
+    out = args.out or Path('accuracy.png')
     check_writable(out)
     compare_runs(args.folders, out)
     print_text(f'picture: {out}')

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy
 
-from ..base.files import SameFolder, check_writable
+from ..base.files import check_writable
 from ..base.flags import Parser, path, picture, text
 from ..base.pictures import in_lines, matplotlib_defaults, write_picture
 from ..base.progress import ProgressBar
 from ..base.text import print_text
-from ..checkpoints.run_folder import check_links
 from ..data import load_data
 from ..data.glyphs import LETTERS
 from ..devices import parse_devices
@@ -114,9 +113,7 @@ def _run(args: argparse.Namespace) -> None:
         return
     run = Path(args.run)
     folder = run if run.is_dir() else run.parent
-    out = args.out or SameFolder(folder) / 'predictions.png'
-    if not args.out:
-        check_links(folder)
+    out = args.out or folder / 'predictions.png'
     check_writable(out)
     # The rows and batches of the run's evaluation, because each device has its own statistics of batch norm
     batch_size, data_dir = config['batch_size'], args.data_dir or config.get('data_dir')

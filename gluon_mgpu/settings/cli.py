@@ -1,4 +1,4 @@
-"""Command line of the chapters: settings, the run's folder, training, export."""
+"""Command line of the chapters: settings, the run's folder, training."""
 from __future__ import annotations
 
 import argparse
@@ -8,14 +8,12 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from ..base.arguments import LARGEST_INTEGER, integer
-from ..base.files import SameFolder
 from ..base.flags import Parser, quoted
 from ..base.machine import num_cores, versions
 from ..base.program import Stopped, run_program, show, warn
 from ..base.text import counted, or_none
 from ..checkpoints.checkpoint_callback import CheckpointCallback
-from ..checkpoints.run_folder import check_free, claim_folder, this_process
+from ..checkpoints.run_folder import check_free, claim_folder
 from ..data import load_data
 from ..devices import devices_words
 from ..distributed.launchers import launch_info
@@ -23,7 +21,6 @@ from ..mxnet_setup.runtime import environment
 from ..outputs.plot import AccuracyCurve
 from ..outputs.timeline.record import Timeline, check_profiler
 from ..parallel.workers import ThisProcess, Workers
-from ..programs.onnx.writing import check_path
 from ..training.callback import Callback, Patience, epochs_since_best
 from ..training.evaluate import evaluate_accuracy_gpus
 from ..training.history import EpochResult, summary
@@ -31,7 +28,7 @@ from ..training.run import Run
 from ..training.schedules import schedule
 from ..training.signals import StopSignals
 from .chapters import CHAPTERS, Chapter
-from .resume import ResumedRun, check_on_rank_0, record_resume, resumed_settings, run_to_resume
+from .resume import ResumedRun, changes, check_on_rank_0, check_position, record_resume, resumed_settings, run_to_resume
 from .settings import ALL, FLAGS, SHARED, arguments_of, defaults, flags_of
 from .setup import find_devices
 
@@ -56,13 +53,11 @@ class Job:
         self.chapter, self.given, self.workers, self._stack = chapter, given, workers, stack
         self.settings: dict[str, Any] = {**defaults(chapter.name), **given}
         self.resumed: ResumedRun | None = None
-        self.locked: SameFolder | None = None       # the run's folder, on rank 0
         self.devices: list = []                     # of this worker, from `load`
         self.data: tuple = ()                       # its shards, from `load`: training, possibly validation, and test
         self.config: dict[str, Any] = {}            # of the run, from `configure`
         self.heading = ''                           # of a curve, from `configure`
         self.folder: Any = None                     # the run's, from `open_folder`, possibly on another machine
-        self.checkpoints: CheckpointCallback        # from `train`
 
     def run(self, signals: StopSignals) -> None:
         """Do all steps of a command, together with the other workers; `on_rank_0` calls a function on rank 0 only."""
@@ -74,18 +69,15 @@ class Job:
         if self.settings['resume']:
             check_on_rank_0(self.settings['resume'], self.settings['out_dir'], workers)
         # 2. The settings, which rank 0 alone can read in the run's folder; devices and data, of which each has its own
-        self.settings, resumed = workers.on_rank_0(self.find_settings)
-        self.resumed = self.resumed or resumed
+        self.settings, self.resumed = workers.on_rank_0(self.find_settings)
         workers.on_all_ranks(self.load)
         # 3. The configuration, which must be the same on all, and the run's folder, into which rank 0 alone writes
         self.configure(workers.allgather([str(device) for device in self.devices]))
         workers.check_equal({**self.config, 'platform': ''})
-        folder = workers.on_rank_0(self.open_folder)
-        self.folder = self.locked or folder
+        self.folder = workers.on_rank_0(self.open_folder)
+        self.print_heading()
         with signals:  # until the end: after the training, a signal is ignored
-            # 4. The training on all, and the export on rank 0
-            net = self.train()
-            workers.on_rank_0(lambda: self.export(net))
+            self.train()
 
     def log(self, line: str) -> None:
         """Print a line, unless the program is quiet."""
@@ -95,14 +87,10 @@ class Job:
     def find_settings(self) -> tuple[dict, ResumedRun | None]:
         """On rank 0, return all settings and the run to resume, if any, with its folder locked; write nothing."""
         settings, resume = self.settings, self.settings['resume']
-        resumed = self.resumed = run_to_resume(resume, settings['out_dir'], self._stack) if resume else None
-        if resumed:
-            settings = resumed_settings(self.chapter.name, resumed, self.given)
-        else:
-            check_free(settings['out_dir'])
-        if settings['export']:
-            check_path(settings['export'], settings['out_dir'])
-        return settings, resumed
+        if resumed := run_to_resume(resume, settings['out_dir'], self._stack) if resume else None:
+            return resumed_settings(self.chapter.name, resumed, self.given), resumed
+        check_free(settings['out_dir'])
+        return settings, None
 
     def load(self) -> None:
         """Find the devices of this worker, and load its shards of the data."""
@@ -119,8 +107,6 @@ class Job:
                               progress=on_rank_0 and not settings['quiet'], shard=self.workers.shard,
                               test_size=settings['test_size'], name=lambda name: ALL[name].flag,
                               validation_size=settings['validation_size'])
-        # The same limit as in `schedule`, which gets the number of updates after the folder is written
-        integer('--num-epochs', settings['num_epochs'], 1, LARGEST_INTEGER // len(self.data[0]))
 
     def configure(self, devices: list[list[str]]) -> None:
         """Set `config`: all settings, the dataset and devices in use, digests of the data, versions."""
@@ -128,7 +114,7 @@ class Job:
         all_devices = [name for names in devices for name in names]
         self.config = {'chapter': self.chapter.name, **settings, 'devices': all_devices, 'num_gpus': len(all_devices),
                        'data_dir': settings['data_dir'] and os.path.abspath(settings['data_dir']),
-                       'export': settings['export'] and os.path.abspath(settings['export']),
+                       'out_dir': settings['out_dir'] and os.path.abspath(settings['out_dir']),
                        'workers': self.workers.size, 'dataset': train_iter.dataset,
                        'train_size': train_iter.num_rows + (settings['validation_size'] or 0),
                        'train_digest': train_iter.digest, 'test_digest': test_iter.digest,
@@ -137,56 +123,53 @@ class Job:
             self.config['validation_digest'] = held_out[0].digest
         self.heading = f'{self.chapter.network} on {train_iter.dataset}, {devices_words(all_devices)}'
 
-    def open_folder(self) -> SameFolder:
-        """On rank 0, print the first lines; create and lock the run's folder, or use that of the run to resume."""
-        size = f', {self.workers.size} workers' if self.workers.size > 1 else ''
+    def print_heading(self) -> None:
+        """Print what is trained on what, and what is unusual about it."""
         train_iter, *held_out, test_iter = self.data
-        batch_size, num_devices = self.settings['batch_size'], len(self.devices) * self.workers.size
+        batch_size = self.settings['batch_size']
+        workers = f', {self.workers.size} workers' if self.workers.size > 1 else ''
         validation = f', {held_out[0].num_rows} validation' if held_out else ''
-        self.log(f'{self.heading}{size}')
+        self.log(self.heading + workers)
         self.log(f'{train_iter.num_rows} training{validation} and {test_iter.num_rows} test images, batches of '
                  f'{batch_size}, learning rate {self.settings["lr"]:g}')
         if train_iter.num_rows < batch_size:
             self.log(f'--batch-size {batch_size}: every update is divided by it, although a batch has only '
                      f'{counted(train_iter.num_rows, "image")}')
-        if num_devices > batch_size:
-            self.log(f'--batch-size {batch_size}: {num_devices - batch_size} of {num_devices} devices never get a row')
-        before = self.resumed.config if self.resumed else {'run_id': secrets.token_hex(8)}
-        self.config |= {'run_id': before.get('run_id'), 'process': this_process(),
-                        'out_dir': self.settings['out_dir'] and os.path.abspath(self.settings['out_dir'])}
+
+    def open_folder(self) -> Path:
+        """On rank 0, create and lock the run's folder, or take that of the run to resume, and write config.json."""
         if self.resumed is None:
-            self.locked = claim_folder(self.settings['out_dir'], self.chapter.name, self.config, self._stack)
-            return self.locked
-        self.locked, checkpoint = self.resumed.folder, self.resumed.checkpoint
-        changed = record_resume(self.resumed, self.config)
-        line = (f'resuming from {checkpoint}' if checkpoint else
-                f'{self.locked} has no checkpoint yet: starting from the beginning')
-        if needed := checkpoint and self._to_train_longer(self.resumed.metadata['run']):
-            line += f', which is the end of the run; to train longer, give {" and ".join(needed)}'
+            self.config['run_id'] = secrets.token_hex(8)
+            return claim_folder(self.settings['out_dir'], self.chapter.name, self.config, self._stack)
+        folder, config, checkpoint, metadata = self.resumed
+        self.config['run_id'] = config.get('run_id')
+        changed = changes(self.resumed, self.config)
+        if checkpoint:
+            check_position(self.resumed, len(self.data[0]))
+        record_resume(self.resumed, self.config, changed)
+        line = f'resuming from {checkpoint}' if checkpoint else f'{folder} has no checkpoint yet: starting anew'
+        if checkpoint and self._is_complete(metadata['run']):
+            line += ', the end of the run: to train longer, give a larger --num-epochs or --patience'
         self.log('; '.join([line, *(f'{name} {or_none(now)} instead of {or_none(before)}'
                                     for name, (before, now) in changed.items())]))
-        return self.locked
+        return folder
 
-    def _to_train_longer(self, state: dict) -> list[str]:
-        """Return the flags that a resumed run needs to train at all; [] if it has not come to its end."""
+    def _is_complete(self, state: dict) -> bool:
+        """Return True if a run has come to its end."""
         accuracies = [EpochResult(*epoch).test_acc for epoch in state['history']]
-        num_epochs, patience = self.settings['num_epochs'], self.settings['patience']
-        needed = ['a larger --num-epochs'] if len(accuracies) >= num_epochs else []
-        if patience and accuracies and not state['num_batches']:  # within an epoch, `Patience` stops after it
-            since_best = epochs_since_best(accuracies)
-            needed += [f'--patience {since_best + 1} or more'] if since_best >= patience else []
-        return needed
+        patience = not state['num_batches'] and self.settings['patience']  # within an epoch, `Patience` stops after it
+        return len(accuracies) >= self.settings['num_epochs'] or bool(
+            patience and accuracies and epochs_since_best(accuracies) >= patience)
 
-    def train(self) -> Any:
-        """Call the chapter's ``train`` with a `Run` that writes to the run's folder; return the trained network."""
+    def train(self) -> None:
+        """Call the chapter's ``train`` with a `Run` that writes to the run's folder, and print the results."""
         settings, workers, num_batches = self.settings, self.workers, len(self.data[0])
-        workers.resume_hint = f'; resume with: {self._resume_command()}'  # printed if a worker is lost
-        self.checkpoints = CheckpointCallback(self.folder, settings['checkpoint_every'], self.config,
-                                              resume=self.resumed and self.resumed.checkpoint,
-                                              require=settings['require_checkpoint'], keep_best=settings['keep_best'])
-        self.checkpoints.resume_command = self._resume_command()
+        checkpoints = CheckpointCallback(self.folder, settings['checkpoint_every'], self.config,
+                                         self.resumed and self.resumed.checkpoint, settings['keep_best'])
+        checkpoints.resume_command = self._resume_command()
+        workers.resume_hint = f'; resume with: {checkpoints.resume_command}'  # printed if a worker is lost
         run = Run(settings['num_epochs'], settings['quiet'], folder=self.folder if workers.rank == 0 else None,
-                  callbacks=[self.checkpoints, *self._callbacks()], workers=workers,
+                  callbacks=[checkpoints, *self._callbacks()], workers=workers,
                   evaluated='validation' if settings['validation_size'] else 'test')
         lr = schedule(settings['lr_schedule'], settings['lr'], settings['num_epochs'] * num_batches,
                       settings['warmup_epochs'] * num_batches)
@@ -195,16 +178,15 @@ class Job:
                       'run': run}
         try:
             self.chapter.module.train(**arguments)
-            result = self.test(run.net) if settings['validation_size'] else ''
+            lines = [summary(run.history, self.devices, workers.size, run.evaluated)] if settings['quiet'] else []
+            if settings['validation_size']:
+                lines.append(self.test(run.net))
         except Stopped as stopped:
-            raise self.checkpoints.save_on_stop(run, stopped.signum) from None
+            raise checkpoints.save_on_stop(run, stopped.signum) from None
         finally:
             run.close()
-        if settings['quiet'] and workers.rank == 0:
-            show(summary(run.history, self.devices, workers.size, run.evaluated))
-        if result and workers.rank == 0:
-            show(result)
-        return run.net
+        for line in lines if workers.rank == 0 else ():
+            show(line)
 
     def test(self, net: Any) -> str:
         """Evaluate the trained network on the test set, on all workers; return a line with its accuracy."""
@@ -213,35 +195,12 @@ class Job:
                                           workers=self.workers)
         return f'test acc: {accuracy:.4f} on {test_iter.num_rows:,} test images, after the last epoch'
 
-    def export(self, net: Any) -> None:
-        """On rank 0, write the network as an ONNX model, if asked for."""
-        path = self.settings['export']
-        try:
-            if path:
-                os.stat(Path(path).parent)  # raises the OSError of a folder that has vanished
-                self.chapter.write_model(net, path if self._is_elsewhere(path) else self.folder / Path(path).name,
-                                         self.log)
-        except OSError as error:
-            problem, saved = f'cannot write {path} ({error.strerror or error})', self.checkpoints
-            if saved.problem:  # the newest checkpoint is an earlier state
-                is_there = (self.folder / 'config.json').exists()
-                remedy = 'free some space' if is_there else f'put the folder {self.folder} back'
-                raise ValueError(f'{problem} or the final checkpoint: {remedy}, and train the rest again with: '
-                                 f'{self._resume_command()}') from None
-            raise ValueError(f'{problem}; the run is complete; export it with: python -m gluon_mgpu export '
-                             f'{quoted(str(saved.last))} --out {quoted(path)}') from None
-
-    def _is_elsewhere(self, path: str) -> bool:
-        return Path(path).resolve().parent != Path(self.folder).resolve()
-
     def _resume_command(self) -> str:
         """Return the command that resumes this run, also if it has no checkpoint yet."""
         launcher = f'{self.workers.launcher} ... ' if self.workers.launcher else ''
         horovod = ' --horovod' if self.settings['horovod'] else ''
-        model = self.settings['export']
-        export = f' --export {quoted(model)}' if model and self._is_elsewhere(model) else ''
         return (f'{launcher}python -m gluon_mgpu.{self.chapter.name}{horovod} --resume auto --out-dir '
-                f'{quoted(self.folder)}{export}')
+                f'{quoted(self.folder)}')
 
     def _callbacks(self) -> list[Callback]:
         settings, on_rank_0 = self.settings, self.workers.rank == 0

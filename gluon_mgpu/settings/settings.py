@@ -3,11 +3,11 @@
 To add a setting, declare it here and use it where it acts. From the declaration follow the flag, the argument of
 ``train``, the entry in ``config.json``, the value in a resumed run and the row in ``docs/command-line.md``.
 """
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..base.arguments import at_least_0, full_path, integer, not_empty, positive
+from ..base.arguments import at_least_0, existing_folder, full_path, integer, not_empty, positive
 from ..base.flags import checked_flag
 from ..data import DATASETS
 from ..devices.lists import MAX_DEVICES, check_devices, devices_text
@@ -15,7 +15,7 @@ from ..networks.precision import DTYPES, check_dtype
 from ..parallel.allreduce import ALGORITHMS
 from ..training.run import Run
 from ..training.schedules import SCHEDULES
-from .chapters import CHAPTERS, Chapter
+from .chapters import CHAPTERS
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,7 @@ class Setting:
     default_text: str = ''       # a description of the default None
     page: str = ''               # of docs/
     accepts: str = ''            # the types that `train` accepts, if more than `kind` and that of the default
-    # 'fixed': a resumed run cannot change it, because its earlier steps would not fit another value. 'kept': the run
-    # keeps the value if the flag is left out. 'not kept': it gets the default
-    on_resume: str = 'kept'
+    fixed: bool = False          # a resumed run cannot change it, because its earlier steps would not fit another value
 
     @property
     def chapters(self) -> list[str]:
@@ -68,7 +66,7 @@ class Setting:
 
     def from_flag(self, word: str) -> Any:
         """Return the value of a flag, for argparse; 'none', for a default of None, clears that of a resumed run."""
-        if word == 'none' and self.default is None and self.on_resume != 'not kept':
+        if word == 'none' and self.default is None:
             return None
         return checked_flag(self.checked, kind=self.kind)(word)
 
@@ -93,34 +91,33 @@ def _run(name: str, value: Any) -> Run:
 # Arguments of `train`, and flags
 SHARED = (
     Setting('num_gpus', 'number of devices: GPUs, or CPU contexts on a machine without GPUs',
-            check=_from(1, MAX_DEVICES), kind=int, default_text='2, or 1 on a machine with one GPU',
-            on_resume='not kept'),
+            check=_from(1, MAX_DEVICES), kind=int, default_text='2, or 1 on a machine with one GPU'),
     Setting('devices', "names of devices: 'gpu:0,gpu:1', 'cpu:0-3', 'gpu:all' (NVIDIA GPUs), 'cpu:all' (one CPU "
             'context per core)', check=_devices, metavar='LIST', accepts='Sequence[Context] | str',
             default_text='the first, as many as --num-gpus', page='devices.md#naming-devices'),
-    Setting('batch_size', 'images in a batch, over all devices', 256, _from(1), int, metavar='ROWS', on_resume='fixed'),
+    Setting('batch_size', 'images in a batch, over all devices', 256, _from(1), int, metavar='ROWS', fixed=True),
     Setting('lr', 'learning rate', 0.1, lambda name, value: value if callable(value) else positive(name, value), float,
             metavar='RATE'),
     Setting('accumulate', 'train each batch in N parts, which needs less memory', 1, _from(1), int,
             page='larger-batches.md#gradient-accumulation'),
     Setting('num_epochs', 'passes over the training images', 10, _from(1), int),
-    Setting('seed', 'seed of the initial parameters and the order of the images', 0, _from(0), int, on_resume='fixed'),
+    Setting('seed', 'seed of the initial parameters and the order of the images', 0, _from(0), int, fixed=True),
     Setting('allreduce', 'algorithm that sums the gradients', choices=list(ALGORITHMS), or_function=True,
             default_text='as in the book, a star: sum on the first device, then copy to the others',
             accepts='Callable | str', page='allreduce.md'),
     Setting('dtype', 'precision of the convolutions; bfloat16 needs a CPU with avx512_bf16, float16 needs GPUs (not '
-            'tested); both need MXNet 1.9', 'float32', choices=DTYPES, on_resume='fixed'),
+            'tested); both need MXNet 1.9', 'float32', choices=DTYPES, fixed=True),
     Setting('optimizer', 'how the parameters are updated; adam needs a smaller learning rate, such as 0.001', 'sgd',
-            choices=('sgd', 'nag', 'adam'), on_resume='fixed', page='larger-batches.md'),
+            choices=('sgd', 'adam'), fixed=True, page='larger-batches.md'),
     Setting('clip_norm', 'limit the norm of the gradient of the mean loss to C', check=positive, kind=float,
             metavar='C', default_text='no limit', page='larger-batches.md#clipping-by-the-global-norm'),
     Setting('momentum', 'share of the last step that is added to each step', 0.0,
-            lambda name, value: at_least_0(name, value, 1), float, metavar='M', on_resume='fixed',
+            lambda name, value: at_least_0(name, value, 1), float, metavar='M', fixed=True,
             page='larger-batches.md'),
     Setting('weight_decay', 'share of the parameters that is added to their gradients', 0.0, at_least_0, float,
-            metavar='WD', on_resume='fixed', page='larger-batches.md'),
+            metavar='WD', fixed=True, page='larger-batches.md'),
     Setting('sync_batch_norm', 'compute batch norm over the rows of all devices and workers instead of those of each',
-            False, kind=bool, on_resume='fixed', page='departures.md#how-far-k-devices-equal-one'),
+            False, kind=bool, fixed=True, page='departures.md#how-far-k-devices-equal-one'),
 )
 # Arguments of `train` only
 ARGUMENTS = (Setting('data', accepts='tuple'), Setting('run', check=_run, accepts='Run'),
@@ -134,45 +131,31 @@ FLAGS = (
     Setting('patience', 'stop when the accuracy has not improved for N epochs', check=_from(1), kind=int,
             default_text='train all epochs'),
     Setting('dataset', 'auto: fashion-mnist, or glyphs, generated images, if it cannot be downloaded', 'auto',
-            choices=DATASETS, on_resume='fixed', page='#data'),
-    Setting('data_dir', 'folder with fashion-mnist/ or mnist/; nothing is downloaded', check=full_path, metavar='DIR',
-            default_text='$GLUON_MGPU_DATA; if that is not set, ~/.cache/gluon-mgpu, filled by downloads',
-            page='#data'),
+            choices=DATASETS, fixed=True, page='#data'),
+    Setting('data_dir', 'folder with fashion-mnist/ or mnist/; nothing is downloaded', check=existing_folder,
+            metavar='DIR', page='#data',
+            default_text='$GLUON_MGPU_DATA; if that is not set, ~/.cache/gluon-mgpu, filled by downloads'),
     Setting('train_size', 'use only the first N training images', check=_from(1), kind=int, default_text='all'),
     Setting('test_size', 'evaluate on the first N test images only', check=_from(1), kind=int, default_text='all'),
     Setting('validation_size', 'hold out the last N training images and evaluate these after each epoch, and the test '
-            'images once, at the end', check=_from(1), kind=int, default_text='none', on_resume='fixed',
+            'images once, at the end', check=_from(1), kind=int, default_text='none', fixed=True,
             page='checkpoints.md#the-best-epoch'),
     Setting('out_dir', 'new folder for the results', check=full_path, metavar='DIR',
-            default_text='runs/CHAPTER-DATE-TIME', on_resume='not kept'),
+            default_text='runs/CHAPTER-DATE-TIME'),
     Setting('checkpoint_every', 'write a checkpoint every STEPS batches and at the end', check=_from(1), kind=int,
             metavar='STEPS', default_text='after every epoch', page='checkpoints.md'),
     Setting('resume', 'resume the run in a folder or from one of its checkpoints; auto: resume the run in --out-dir, '
-            'or start it', check=full_path, metavar='auto|PATH', on_resume='not kept', page='checkpoints.md'),
+            'or start it', check=full_path, metavar='auto|PATH', page='checkpoints.md'),
     Setting('keep_best', 'keep the checkpoint of the epoch with the best accuracy as well', False, kind=bool,
             page='checkpoints.md#the-best-epoch'),
-    Setting('require_checkpoint', 'end the run if a checkpoint cannot be written, instead of a warning', False,
-            kind=bool, page='checkpoints.md'),
-    Setting('export', 'write the trained network as an ONNX model', check=full_path, metavar='MODEL.onnx',
-            page='export.md'),
     Setting('timeline', 'profile some training steps and plot the one of median duration in timeline.png', False,
             kind=bool, page='timeline.md'),
     Setting('plot', 'draw accuracy.png', True, kind=bool),
     Setting('horovod', 'train as one worker of a job started by horovodrun, mpirun or srun; each worker has one device',
-            False, kind=bool, on_resume='not kept', page='many-machines.md'),
+            False, kind=bool, page='many-machines.md'),
     Setting('quiet', 'print only the summary and warnings', False, kind=bool),
 )
 ALL = {setting.name: setting for setting in (*SHARED, *ARGUMENTS, *FLAGS)}
-
-
-def check_chapters(chapters: Iterable[Chapter]) -> None:
-    """Raise ValueError if a chapter names a setting that is not declared; otherwise all chapters would have it."""
-    for chapter in chapters:
-        if unknown := [name for name in (*chapter.own, *chapter.defaults) if name not in ALL]:
-            raise ValueError(f'{unknown[0]}: {chapter.name} names this setting, which settings.py does not declare')
-
-
-check_chapters(CHAPTERS.values())
 
 
 def arguments_of(chapter: str) -> list[Setting]:

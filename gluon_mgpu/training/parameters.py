@@ -9,18 +9,21 @@ from ..parallel.sync_batch_norm.synchronized import SyncBatchNorm
 
 
 def copies(net: Any) -> dict[str, list]:
-    """Return the copies of each parameter of a network or of lists of arrays, one per device; does not wait."""
+    """Return the copies of each parameter of a network or of lists of arrays, one per device; does not wait.
+
+    Those of unknown shape have no values, and are left out.
+    """
     if not hasattr(net, 'collect_params'):
         return {f'parameter {i}': list(arrays) for i, arrays in enumerate(zip(*_lists_per_device(net)))}
     try:
-        return {name: param.list_data() for name, param in by_name(net).items()}
+        unknown = of_unknown_shape(net)
+        return {name: param.list_data() for name, param in by_name(net).items() if name not in unknown}
     except RuntimeError:  # MXNet's own message has five lines, and names the parameter by a number
         for name, param in by_name(net).items():
             if param._stype != 'default':
                 raise ValueError(f'{name} is a {param._stype} parameter: use dense ones, such as that of '
                                  'gluon.nn.Embedding(..., sparse_grad=True)') from None
-        raise ValueError('the network has no parameters yet: call net.initialize(ctx=devices); if layers infer their '
-                         'input shape, pass one batch through the network as well') from None
+        raise ValueError('the network has no parameters yet: call net.initialize(ctx=devices)') from None
 
 
 def plain(net: Any) -> Any:
@@ -45,6 +48,11 @@ def unregistered(net: Any) -> list[str]:
             if any(id(param) not in known for param in _parameters_in(value))]
 
 
+def of_unknown_shape(net: Any) -> list[str]:
+    """Return the names of the parameters whose shape is unknown, because no batch has passed through their layer."""
+    return [name for name, param in _registered(net).items() if param._deferred_init]
+
+
 def check_initialized(net: Any) -> None:
     """Raise ValueError if a Gluon network is on no device yet."""
     for name, param in _registered(net).items():
@@ -57,7 +65,7 @@ def check_initialized(net: Any) -> None:
 def create_deferred(net: Any, shapes: dict[str, tuple]) -> None:
     """Create the parameters of a Gluon network whose shapes are unknown before a first batch, as zeros, by name."""
     for name, param in _registered(net).items():
-        if param._deferred_init:
+        if param._deferred_init and name in shapes:  # others belong to layers that were never used
             param.shape = shapes[name]
             param.set_data(zeros(param.shape, param.dtype))  # MXNet's own initializers fail for float64
             param._finish_deferred_init()

@@ -13,10 +13,10 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from operator import length_hint
+from pathlib import Path
 from typing import Any
 
-from ..base.arguments import integer
-from ..base.files import same_folder
+from ..base.arguments import existing_folder, integer
 from ..base.program import InputError, Stopped
 from ..base.progress import Progress
 from ..base.text import counted
@@ -84,7 +84,7 @@ class Run:
         self._progress = Progress(quiet, self.workers.rank)
         self.print, self.warn = self._progress.print, self._progress.warn
         self._epoch = _CurrentEpoch(1, self.workers, self._progress)
-        self._folder = None if folder is None else same_folder(folder)
+        self._folder = None if folder is None else Path(existing_folder('folder', folder))
         self._closed, self._broadcast_pending = False, self.workers.size > 1
 
     def __repr__(self) -> str:
@@ -121,7 +121,8 @@ class Run:
         with contextlib.closing(self):
             self._call('train_begin')  # 1. a callback may restore the state of an earlier process
             self._write_history()  # 2. without epochs that this state does not have
-            for _ in range(self.num_steps):  # 3. one by one, because MXNet's schedulers keep state
+            if self.num_steps:  # 3. the rate of the last batch, and after it those of the others
+                self._lrs = rates(lr, self.num_steps)
                 self.lr = next(self._lrs)
             self._decide_whether_complete()  # 4. the restored history may be complete
             while not self.complete:

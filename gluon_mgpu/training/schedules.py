@@ -13,14 +13,13 @@ from ..mxnet_setup.compat import lr_scheduler
 SCHEDULES = ('constant', 'cosine', 'step')
 
 
-def rates(lr: float | Callable[[int], float] | None) -> Iterator[float | None]:
-    """Yield the learning rate of each update; None if `lr` is None. Raises ValueError for a wrong rate."""
+def rates(lr: float | Callable[[int], float] | None, start: int = 1) -> Iterator[float | None]:
+    """Yield the learning rate of each update from `start`; None if `lr` is None. Raises ValueError for a wrong rate."""
     if isinstance(lr, lr_scheduler.LRScheduler):
         lr = copy.deepcopy(lr)  # it has state, and the caller may use it again
-        if isinstance(lr, (lr_scheduler.FactorScheduler, lr_scheduler.MultiFactorScheduler)) and lr.count:
-            restart(lr, lr.warmup_final_lr)  # and may have drawn its rates before
+        go_to_update(lr, start - 1)
     if callable(lr):
-        for update in count(1):
+        for update in count(start):
             yield _checked(lr(update), update)
     yield from repeat(None if lr is None else _checked(lr, 1))
 
@@ -30,10 +29,20 @@ def _checked(rate: Any, update: int) -> float:
     return at_least_0(f'the learning rate of update {update},', 0 if tiny else rate)
 
 
-def restart(schedule: lr_scheduler.LRScheduler, lr: float) -> None:
-    """Give a scheduler, which changes its own attributes in each update, those from before the first."""
+def go_to_update(schedule: Any, num_update: int, lr: float | None = None) -> None:
+    """Give a scheduler of MXNet, which changes itself in each update, the state after this one; leave others alone.
+
+    `lr` is its rate before the first update, by default the one that it was made with or got before it was used.
+    """
+    if not type(schedule).__module__.startswith('mxnet.'):
+        return
+    if lr is None:
+        lr = schedule.warmup_final_lr if getattr(schedule, 'count', 0) else schedule.base_lr
     schedule.base_lr = lr
     schedule.__dict__.update({name: 0 for name in ('count', 'cur_step_ind') if hasattr(schedule, name)})
+    # The last update that changes it, and this one: a schedule that has ended keeps its last rate
+    for update in (min(num_update, getattr(schedule, 'max_update', num_update)), num_update):
+        schedule(update)
 
 
 class Steps(lr_scheduler.MultiFactorScheduler):

@@ -9,15 +9,13 @@ from types import SimpleNamespace
 import pytest
 from stopped_runs import SendSignal, train
 
-from gluon_mgpu.base.files import SameFolder
-from gluon_mgpu.base.program import JobError
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.checkpoints.checkpoint_callback import CheckpointCallback
 from gluon_mgpu.checkpoints.run_folder import BEST, checkpoints
-from gluon_mgpu.mxnet_setup.compat import gluon
+from gluon_mgpu.mxnet_setup.compat import gluon, np
 from gluon_mgpu.parallel.workers import ThisProcess
 from gluon_mgpu.training.epoch import DivergenceError
-from gluon_mgpu.training.run import Callback
+from gluon_mgpu.training.run import Callback, Run
 
 
 def test_an_earlier_checkpoint_can_be_resumed_if_the_last_one_cannot_be_written(tmp_path, monkeypatch):
@@ -83,50 +81,6 @@ def test_a_signal_when_the_folder_is_gone(tmp_path, capsys):
     assert not re.search(r'cannot write a checkpoint .*the run continues', err), err
 
 
-@pytest.mark.parametrize('every', [None, 2])
-def test_a_folder_replaced_by_that_of_another_run(every, tmp_path, capsys):
-    """The first run notices, and neither writes nor removes anything there."""
-    folder = tmp_path / 'run'
-    folder.mkdir()
-    theirs = ['history.csv', *(f'checkpoint-{n:08}.safetensors' for n in (1, 2, 3, 4))]
-
-    class Replace(Callback):
-        def epoch_trained(self, run):
-            if len(run.history) == 1:
-                shutil.rmtree(folder)
-                folder.mkdir()
-                for name in theirs:
-                    (folder / name).write_text('of the second run')
-
-    run, line = train(folder, every=every, callbacks=[Replace()])
-    assert line == '' and len(run.history) == 3
-    assert sorted(path.name for path in folder.iterdir()) == sorted(theirs)
-    assert all(path.read_text() == 'of the second run' for path in folder.iterdir())
-    err = capsys.readouterr().err
-    assert f'cannot write a checkpoint to {folder} (it was replaced by another folder)' in err
-    assert f'{folder}/history.csv cannot be written (it was replaced by another folder)' in err
-
-
-def test_a_folder_replaced_while_a_checkpoint_is_written(tmp_path, monkeypatch, capsys):
-    """The first run removes nothing there."""
-    folder, write = tmp_path / 'run', checkpoint.write
-    folder.mkdir()
-    theirs = [f'checkpoint-{n:08}.safetensors' for n in (1, 2, 4)]
-
-    def write_and_replace(path, *args):
-        write(path, *args)
-        if path.name.endswith('6.safetensors'):
-            shutil.rmtree(folder)
-            folder.mkdir()
-            for name in theirs:
-                (folder / name).touch()
-
-    monkeypatch.setattr(checkpoint, 'write', write_and_replace)
-    train(folder)
-    assert sorted(path.name for path in folder.iterdir()) == theirs
-    assert 'it was replaced by another folder' in capsys.readouterr().err
-
-
 def test_damaged_files_with_higher_numbers_do_not_displace_new_checkpoints(tmp_path):
     """As after --resume auto has skipped them; they are left where they are."""
     for steps in (8, 9):
@@ -145,7 +99,6 @@ def test_gradients_may_overflow(devices, tmp_path):
     run = SimpleNamespace(net=net, trainer=None, workers=ThisProcess(), synchronize=lambda: None, history=[],
                           state=lambda: {'num_steps': 1, 'num_batches': 0})
     callback = CheckpointCallback(tmp_path, every=1)
-    callback._same_folder = SameFolder(tmp_path)
     run.num_steps = 1
     callback.batch_end(run)
     assert callback.last == checkpoints(tmp_path)[0]
@@ -194,24 +147,14 @@ def test_a_missing_best_epoch_is_restored_from_its_checkpoint(resumed, tmp_path,
     assert accuracies_of(tmp_path / BEST) == [0.5, 0.7] and capsys.readouterr().err == ''
 
 
-def test_a_best_epoch_that_could_not_be_written_is_written_later(tmp_path, monkeypatch, capsys):
-    """It is kept in memory until then; the problem is reported once."""
-    full_disk_at(monkeypatch, BEST, 'checkpoint-00000003.safetensors')
-    train(tmp_path, every=100, accuracies=[0.7, 0.5, 0.6], keep_best=True)
-    assert accuracies_of(tmp_path / BEST) == [0.7]
-    line, = capsys.readouterr().err.splitlines()
-    assert line == (f'cannot write a checkpoint to {tmp_path} (No space left on device); there is no earlier one; the '
-                    'run continues')
-
-
 def test_a_best_epoch_that_cannot_be_written(tmp_path, capsys):
     """The checkpoints are written all the same, and the run says at its end what is missing."""
-    (tmp_path / BEST).symlink_to('elsewhere')
+    (tmp_path / BEST).mkdir()
     train(tmp_path, accuracies=[0.5, 0.7, 0.6], keep_best=True)
     assert [path.name for path in checkpoints(tmp_path)] == [f'checkpoint-{n:08}.safetensors' for n in (9, 6)]
     *_, problem, missing = capsys.readouterr().err.splitlines()
-    assert problem == (f'cannot write a checkpoint to {tmp_path} (a link, which is not followed); the newest one is '
-                       'checkpoint-00000009.safetensors')
+    assert problem == (f'cannot write a checkpoint to {tmp_path} (not a regular file); the newest one is '
+                       'checkpoint-00000006.safetensors; the run continues')
     assert missing == (f'{tmp_path / BEST} is not of epoch 2, the best one, whose checkpoint could not be written or '
                        'was removed')
 
@@ -232,9 +175,35 @@ def test_the_best_epoch_of_an_abandoned_branch(before, after, kept, tmp_path, ca
         assert err.startswith(f'{tmp_path / BEST} is not of epoch 1, the best one, whose checkpoint could not be ')
 
 
-def test_a_required_checkpoint_ends_the_run(tmp_path, monkeypatch, capsys):
-    full_disk_at(monkeypatch, 'checkpoint-00000006.safetensors')
-    with pytest.raises(JobError, match=r'^cannot write a checkpoint to .* \(No space left on device\); the newest one '
-                                       r'is checkpoint-00000003.safetensors$'):
-        train(tmp_path, require=True)
-    assert capsys.readouterr().err == ''
+def test_a_checkpoint_within_an_epoch_is_not_that_of_the_best_one(tmp_path, capsys):
+    """It has the same history, and other parameters."""
+    train(tmp_path, every=1, accuracies=[0.7, 0.5], keep_best=True)
+    (tmp_path / BEST).unlink()
+    checkpoints(tmp_path)[0].unlink()
+    within, = checkpoints(tmp_path)
+    assert within.name == 'checkpoint-00000005.safetensors'
+    train(tmp_path, every=1, accuracies=[0.7, 0.5], keep_best=True, resume=within)
+    assert not (tmp_path / BEST).exists() and f'{tmp_path / BEST} is not of epoch 1' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('resumed', [False, True])
+def test_workers_keep_their_own_running_statistics_after_a_checkpoint(resumed, tmp_path):
+    """A new run begins with those of rank 0."""
+    class Recording(ThisProcess):
+        size = 2
+
+        def allgather(self, value, what=''):
+            return [value, value]
+
+        def broadcast_parameters(self, net, *args, statistics=True):
+            found.append(statistics)
+
+    found = []
+    if resumed:
+        train(tmp_path, accuracies=[0.5])
+    run = Run(2, quiet=True, workers=Recording(), callbacks=[
+        CheckpointCallback(tmp_path, resume=checkpoints(tmp_path)[0] if resumed else None)])
+    epochs, shard = run.epochs([[np.zeros(1)]]), type('Shard', (list,), {'shard': (0, 2)})
+    next(epochs)
+    next(run.batches(shard([('X', 'y')] * 3)))
+    assert found == [not resumed]

@@ -12,7 +12,7 @@ WRONG = (None, 'a', [], {}, [[]], True, float('nan'), float('inf'), 10**400)  # 
 COUNT = (*WRONG, -1, 0.5, 2**31)
 TEXT = (None, [], {}, True, 0.5, -1, 10**400)
 FORGED = {
-    'chapter': TEXT, 'dataset': TEXT, 'data_dir': TEXT[1:], 'shares': TEXT[1:], 'dtype': TEXT[1:],
+    'chapter': TEXT, 'dataset': TEXT, 'data_dir': TEXT[1:], 'dtype': TEXT[1:],
     'devices': (*WRONG, ['cpu:0'], ['cpu(0)\x1b'], [None], ['cpu(0)'] * (10**4 + 1)), 'batch_size': (*COUNT, 0),
     'num_epochs': (*COUNT, 0), 'history': (*WRONG[:2], {}, True, 0.5), 'num_steps': COUNT, 'num_batches': (*COUNT, 4),
     'epoch_length': (*COUNT, 1), 'loss': WRONG, 'rows': COUNT, 'seconds': (*WRONG, -1)}
@@ -22,7 +22,7 @@ FORGED = {
 def test_forged_metadata(name):
     """No other error than the ValueError, and no endless loop."""
     check_metadata(VALID)
-    check_metadata({**VALID, 'config': {**VALID['config'], 'shares': '3,1', 'data_dir': 'a', 'dtype': 'float32',
+    check_metadata({**VALID, 'config': {**VALID['config'], 'data_dir': 'a', 'dtype': 'float32',
                                         'devices': ['cpu(0)'] * 10**4}})
     part = 'run' if name in VALID['run'] else 'config'
     for value in FORGED[name]:

@@ -95,7 +95,7 @@ def with_checksum(content: bytes) -> bytes:
         size = struct.unpack('<Q', content[:8])[0]
         record = json.loads(json.loads(content[8:8 + size])['__metadata__']['gluon_mgpu'])
         before = record.pop('sha256')
-        return content.replace(before.encode(), checkpoint.checksum(record, tensors).encode(), 1)
+        return content.replace(before.encode(), checkpoint.sha256_of(record, tensors).encode(), 1)
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return content
 

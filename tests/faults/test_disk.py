@@ -1,4 +1,4 @@
-"""A full disk, and a folder that vanishes or becomes read-only: training continues, or ends if requested."""
+"""A full disk, and a folder that vanishes or becomes read-only: training continues."""
 import os
 import re
 import resource
@@ -41,16 +41,6 @@ def test_a_full_disk(scratch_command, uninterrupted, short_run, count):
     assert run([*scratch_command, *flags]).returncode == 0
     assert outcome(short_run) == uninterrupted
     count('a full disk: training continued, resumed with equal results')
-
-
-def test_a_full_disk_when_checkpoints_are_required(scratch_command, short_run, count):
-    flags = ['--num-epochs', '9', '--require-checkpoint', '--resume', short_run]
-    done = run([*scratch_command, *flags], preexec_fn=limit_file_size)
-    assert done.returncode == 1
-    assert re.fullmatch(rf'scratch: cannot write a checkpoint to {short_run} \(File too large\); the newest one is '
-                        r'checkpoint-00000008\.safetensors', done.stderr.splitlines()[-1])
-    assert 'Traceback' not in done.stderr and 'epoch 4/9' not in done.stdout
-    count('a full disk, with --require-checkpoint: ended')
 
 
 @pytest.fixture
@@ -116,7 +106,7 @@ def test_a_read_only_folder_is_rejected(scratch_command, write_protect, count):
     before = listing(folder)
     done = run([*scratch_command, '--out-dir', folder / 'run'])
     assert done.returncode == 2
-    assert re.fullmatch(r'scratch: the results cannot be written in .*: give --out-dir with a folder .*\n', done.stderr)
+    assert re.fullmatch(r'scratch: \S+/run: (Permission denied|Read-only file system)\n', done.stderr)
     assert listing(folder) == before
     count('a read-only folder: rejected')
 

@@ -44,7 +44,7 @@ READ = {
     'timeline': [(['timeline', 'trace.json'], ['trace.json'])],
     'check': [], 'doctor': [], 'devices': [],
 }
-# Each command that writes beside files of others, and the names that it chooses
+# Each command that writes into a folder that may be from somebody else, and the names that it chooses
 WRITTEN = [(['timeline', 'trace.json'], 'trace.png'), (['plot', 'run'], 'accuracy.png'), (SYMBOL, 'net.onnx'),
            (['export', 'run'], 'run/model.onnx'), (TEST, 'run/predictions.png'),
            (['scratch', '--resume', 'run', '--num-epochs', '2', '--no-plot'], 'run/history.csv')]
@@ -59,8 +59,8 @@ def files(devices, tmp_path_factory):
         patch.chdir(folder)
         assert main(['scratch', *TRAIN, *devices_flag(devices), '--out-dir', 'run']) == 0
         Image.new('L', (9, 9)).save('shoe.png')
-        (mx.sym.var('data') * mx.sym.var('scale')).save('net-symbol.json')
-        mx.nd.save('net-0000.params', {'arg:scale': mx.nd.ones((2, 3))})
+        mx.sym.broadcast_mul(mx.sym.var('data'), mx.sym.var('scale')).save('net-symbol.json')
+        mx.nd.save('net-0000.params', {'arg:scale': mx.nd.ones((1, 3))})
         names = {'ph': 'M', 'pid': 0, 'name': 'process_name', 'args': {'name': 'cpu/0'}}
         events = [{'ph': letter, 'pid': 0, 'tid': 1, 'name': 'dot', 'ts': ts} for letter, ts in (('B', 0), ('E', 9))]
         Path('trace.json').write_text(json.dumps({'traceEvents': [names, *events]}))
@@ -113,46 +113,13 @@ def test_files_that_are_not_what_they_should_be(command, name, kind, here, capfd
 
 @pytest.mark.parametrize('target', ['mine', 'missing'])
 @pytest.mark.parametrize('command, name', WRITTEN, ids=lambda value: value if isinstance(value, str) else value[0])
-def test_no_file_is_written_through_a_link(command, name, target, here, tmp_path, capfd):
+def test_no_file_is_written_through_a_link(command, name, target, here, tmp_path):
     mine = tmp_path / 'mine'
     mine.write_text('mine')
     (here / name).unlink(missing_ok=True)
     (here / name).symlink_to(tmp_path / target)
-    assert main(command) == 2
-    assert 'link' in capfd.readouterr().err.splitlines()[-1]
-    assert mine.read_text() == 'mine' and not (tmp_path / 'missing').exists() and (here / name).is_symlink()
-
-
-def test_the_history_is_not_written_through_a_link_in_its_folder(here, capfd):
-    before = json.loads((here / 'run/config.json').read_text())
-    (here / 'run/history.csv').unlink()
-    (here / 'run/history.csv').symlink_to('config.json')
-    assert main(['scratch', '--resume', 'run', '--num-epochs', '2', '--no-plot']) == 0
-    assert 'run/history.csv cannot be written (a link, which is not followed); the run continues' in (
-        capfd.readouterr().err)
-    assert json.loads((here / 'run/config.json').read_text())['run_id'] == before['run_id']
-
-
-def test_links_are_read_and_named_outputs_follow_them(here, tmp_path):
-    """Both are what the user asks for."""
-    shutil.move(here / 'trace.json', tmp_path / 'trace')
-    (here / 'trace.json').symlink_to(tmp_path / 'trace')
-    (here / 'a.png').symlink_to(tmp_path / 'b.png')
-    assert main(['timeline', 'trace.json', '--out', 'a.png']) == 0
-    assert (tmp_path / 'b.png').read_bytes().startswith(b'\x89PNG') and (here / 'a.png').is_symlink()
-
-
-@pytest.mark.parametrize('command, out', [
-    (['timeline', 't.png'], 't.png'), (['timeline', 'trace.json', '--out', 'linked.png'], 'linked.png'),
-    (['export', 'run/model.onnx'], 'model.onnx')])
-def test_a_program_does_not_replace_what_it_reads(command, out, here, capfd):
-    shutil.copy('trace.json', 't.png')
-    shutil.move(CHECKPOINT, 'run/model.onnx')
-    Path('linked.png').symlink_to('trace.json')
-    before = {path: path.read_bytes() for path in here.rglob('*') if path.is_file()}
-    assert main(command) == 2
-    assert f'{out} cannot be written: it is the file to read; name another one with --out' in capfd.readouterr().err
-    assert {path: path.read_bytes() for path in here.rglob('*') if path.is_file()} == before
+    assert main(command) == 0
+    assert mine.read_text() == 'mine' and not (tmp_path / 'missing').exists() and not (here / name).is_symlink()
 
 
 def test_a_cached_dataset_that_is_a_fifo(tmp_path):
@@ -167,9 +134,10 @@ OPENERS = {'open', 'read_text', 'read_bytes', 'load', 'safe_open', 'fromfile', '
 EXCEPTIONS = {
     ('base/files.py', 'open'), ('base/files.py', 'replace'), ('base/text.py', 'print'), ('base/pictures.py', 'savefig'),
     ('base/program.py', 'open'),              # /dev/null
+    ('checkpoints/run_folder.py', 'open'),    # a folder, to lock it
     ('base/machine.py', 'read_text'),         # /proc/cpuinfo
     ('mxnet_setup/arm64.py', 'replace'),      # libmxnet.so of this environment
-    ('checkpoints/checkpoint.py', 'safe_open'), ('programs/image_file.py', 'open'), ('data/glyphs.py', 'load'),
+    ('checkpoints/checkpoint.py', 'load'), ('programs/image_file.py', 'open'), ('data/glyphs.py', 'load'),
     ('programs/onnx/symbol_files.py', 'load'),  # these four after `open_file`
     ('programs/onnx/symbol_files.py', 'symlink'),  # own temporary files
     ('outputs/timeline/record.py', 'read_text'),

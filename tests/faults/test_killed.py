@@ -1,5 +1,4 @@
 """A run that is killed at any moment resumes with the same command and gives the same results."""
-import os
 import random
 import re
 import signal
@@ -7,12 +6,10 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from runs import outcome, run
 
-import gluon_mgpu
 from gluon_mgpu import scratch
 from gluon_mgpu.checkpoints.run_folder import checkpoints
 from gluon_mgpu.training.signals import SAME

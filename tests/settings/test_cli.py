@@ -22,8 +22,7 @@ from gluon_mgpu.data.folders import DownloadError
 from gluon_mgpu.mxnet_setup.compat import gluon
 from gluon_mgpu.networks.precision import check_dtype
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
-from gluon_mgpu.parallel.split import split_and_load
-from gluon_mgpu.settings.chapters import CHAPTERS, Chapter
+from gluon_mgpu.settings.chapters import CHAPTERS
 from gluon_mgpu.settings.settings import ALL
 from gluon_mgpu.training.callback import Callback
 
@@ -93,37 +92,17 @@ def test_quiet_and_no_plot(tmp_path, capsys, on_devices):
 
 
 @pytest.mark.parametrize(('flags', 'message'), [
-    (['--num-gpus', '0'], '--num-gpus 0: must be an integer from 1 to 1000'),
     (['--num-gpus', 'two'], "--num-gpus 'two': must be an integer from 1 to 1000"),
-    (['--num-gpus', '300000'], '--num-gpus 300000: must be an integer from 1 to 1000'),
-    (['--batch-size', '-1'], '--batch-size -1: must be an integer of at least 1'),
-    (['--batch-size', '1.5'], "--batch-size '1.5': must be an integer of at least 1"),
-    (['--lr', 'nan'], '--lr nan: must be a number above 0'),
     (['--lr', 'inf'], '--lr inf: must be a number above 0'),
-    (['--lr', '0'], '--lr 0.0: must be a number above 0'),
     (['--lr', 'fast'], "--lr 'fast': must be a number above 0"),
-    (['--lr-schedule', 'linear'], "--lr-schedule 'linear': must be one of constant, cosine, step"),
-    (['--warmup-epochs', '-1'], '--warmup-epochs -1: must be an integer of at least 0'),
-    (['--accumulate', '0'], '--accumulate 0: must be an integer of at least 1'),
     (['--momentum', '0.9'], f'scratch: --momentum: only for {", ".join(ALL["momentum"].chapters)}; --help shows'),
     (['--net', 'x'], 'scratch: unrecognized arguments: --net x'),
-    (['--data', 'x'], 'scratch: unrecognized arguments: --data x'),
-    (['--num-epochs', '0'], '--num-epochs 0: must be an integer of at least 1'),
     (['--num-epochs', 'none'], "--num-epochs 'none': must be an integer of at least 1"),
-    (['--train-size', '0'], '--train-size 0: must be an integer of at least 1'),
-    (['--seed', '-1'], '--seed -1: must be an integer of at least 0'),
-    (['--seed', '2147483648'], '--seed 2147483648: must be an integer from 0 to 2147483647'),
     (['--batch-size', '9' * 400], f'--batch-size {"9" * 400}: must be an integer from 1 to 2147483647'),
-    (['--lr', '1e-320'], '--lr 1e-320: must be in the range of float32, 1.2e-38 to 3.4e+38'),
-    (['--lr', '1e300'], '--lr 1e+300: must be in the range of float32, 1.2e-38 to 3.4e+38'),
-    (['--dataset', 'cifar'], "--dataset 'cifar': must be one of auto, fashion-mnist, mnist, glyphs"),
-    (['--allreduce', 'bogus'], f"--allreduce 'bogus': must be one of {', '.join(ALGORITHMS)}"),
     (['--devices', 'cpu:0', '--num-gpus', '1'], 'not allowed with'),
     (['--devices', ''], "--devices '': must not be empty; give a value or leave the flag out"),
-    (['--data-dir', ''], "--data-dir '': must not be empty"),
-    (['--shares', ''], "--shares '': must not be empty"),
-    (['--out-dir', ''], "--out-dir '': must not be empty"),
-    (['--no-such-flag'], 'unrecognized arguments'),
+    (['--data-dir', 'none-such'], '--data-dir none-such: must be an existing folder'),
+    (['--data-dir', __file__], f'--data-dir {__file__}: must be an existing folder'),
     (['--epochs', '3'], 'unrecognized arguments: --epochs 3; did you mean --num-epochs?'),
 ])
 def test_flags_out_of_range(flags, message, capsys):
@@ -140,15 +119,9 @@ def test_flags_out_of_range(flags, message, capsys):
     (['--devices', 'tpu:0'], "'tpu:0' names no device"),
     (['--devices', 'cpu:0,cpu:0'], '[cpu(0), cpu(0)] lists cpu(0) twice: list each device once'),
     (['--devices', 'gpu:99'], 'gpu(99) does not exist'),
-    (['--devices', 'cpu:0', '--shares', '3,1', '--dataset', 'glyphs'],
-     '--shares 3,1: must be one number for each of [cpu(0)]'),
-    (['--devices', 'cpu:0', '--shares', '0', '--dataset', 'glyphs'], "share '0': must be a number above 0"),
-    (['--dataset', 'fashion-mnist', '--data-dir', 'no-such-folder'], 'no-such-folder'),
     (['--dataset', 'glyphs', '--train-size', '60001'],
      '--train-size 60001: must be an integer from 1 to 60000'),
     (['--num-epochs', '3', '--warmup-epochs', '3'], '--warmup-epochs 3: must be less than --num-epochs 3'),
-    (['--num-epochs', '35792', '--dataset', 'glyphs', '--batch-size', '1'],
-     '--num-epochs 35792: must be an integer from 1 to 35791'),  # with 60000 batches in each, 2**31 - 1 at most
     (['--batch-size', '4', '--accumulate', '5'], '--accumulate 5: must be at most --batch-size 4'),
 ])
 @of_each_chapter
@@ -158,18 +131,6 @@ def test_invalid_arguments_give_one_line_and_status_2(chapter, flags, message, c
     err = capsys.readouterr().err.splitlines()
     assert len(err) == 1 and message in err[0]
     assert list(tmp_path.iterdir()) == []  # no folder is created
-
-
-@pytest.mark.parametrize(('flags', 'message'), [
-    (['--momentum', '1'], '--momentum 1.0: must be a number of at least 0 and less than 1'),
-    (['--momentum', '1e-320'], '--momentum 1e-320: must be in the range of float32, 1.2e-38 to 3.4e+38'),
-    (['--momentum', 'x'], "--momentum 'x': must be a number of at least 0 and less than 1"),
-    (['--weight-decay', '-0.1'], '--weight-decay -0.1: must be a number of at least 0')])
-def test_momentum_and_weight_decay_out_of_range(flags, message, capsys):
-    with pytest.raises(SystemExit):
-        concise.main(flags)
-    line, = capsys.readouterr().err.splitlines()
-    assert line == f'concise: {message}; --help shows all flags'
 
 
 @quick_of_scratch
@@ -191,16 +152,6 @@ def test_a_schedule_and_parts(chapter, tmp_path, on_devices):
     assert resumed['resumed'][0]['changed'] == {} and {name: resumed[name] for name in expected} == expected
 
 
-def test_an_unsupported_dtype_is_rejected_before_anything_is_created(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert concise.main(['--devices', 'cpu:0', '--dtype', 'float16', '--dataset', 'glyphs']) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ''
-    line, = captured.err.splitlines()
-    assert line.startswith('concise: --dtype float16')
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize('algorithm', [name for name in ALGORITHMS if name != 'star'])
 def test_allreduce_by_name(algorithm, tmp_path, on_devices):
     out = tmp_path / algorithm
@@ -220,22 +171,10 @@ def test_train_gets_the_flags(chapter, flags, expected, tmp_path, devices, monke
         found.update(options, batch_size=batch_size)
 
     monkeypatch.setattr(chapter, 'train', train)
-    assert chapter.main([*SMALL, *devices_flag(devices[:2]), '--accumulate', '2', '--shares', '3,1', '--seed', '3',
+    assert chapter.main([*SMALL, *devices_flag(devices[:2]), '--accumulate', '2', '--seed', '3',
                          *flags, '--out-dir', str(tmp_path / 'run')]) == 0
-    expected = {**expected, 'batch_size': 40, 'accumulate': 2, 'shares': '3,1', 'seed': 3}
+    expected = {**expected, 'batch_size': 40, 'accumulate': 2, 'seed': 3}
     assert {name: found[name] for name in expected} == expected
-
-
-@quick_of_scratch
-def test_shares(chapter, tmp_path, devices, monkeypatch):
-    """Training and evaluation split every batch by the shares."""
-    sizes = []
-    monkeypatch.setattr('gluon_mgpu.parallel.split.split_and_load', lambda data, devices, shares: (
-        sizes.append(shares) or split_and_load(data, devices, shares)))
-    flags = [*SMALL, *devices_flag(devices[:2]), '--train-size', '6', '--batch-size', '4', '--num-epochs', '1']
-    assert chapter.main([*flags, '--no-plot', '--shares', '3,1', '--out-dir', str(tmp_path / 'run')]) == 0
-    assert len(sizes) > 2 and {*sizes} == {(3, 1)}  # training rows make 2 batches
-    assert json.loads((tmp_path / 'run' / 'config.json').read_text())['shares'] == '3,1'
 
 
 @pytest.mark.parametrize('chapter, more', [(scratch, []), slow(scratch, ['--accumulate', '2']), *(
@@ -257,12 +196,12 @@ def test_a_picture_that_cannot_be_drawn_does_not_end_the_run(error, tmp_path, ca
     monkeypatch.setattr('gluon_mgpu.outputs.plot.accuracy_curve', fail)
     monkeypatch.setattr('gluon_mgpu.outputs.timeline.record.draw', fail)
     flags = [*SMALL, *on_devices, '--batch-size', '16', '--train-size', '112', '--num-epochs', '1', '--timeline']
-    assert scratch.main([*flags, '--export', str(tmp_path / 'a.onnx'), '--out-dir', str(tmp_path / 'run')]) == 0
+    assert scratch.main([*flags, '--out-dir', str(tmp_path / 'run')]) == 0
     captured = capsys.readouterr()
     reason = ' '.join(str(error).split())
     assert captured.err.splitlines() == [f'{tmp_path}/run/accuracy.png cannot be written ({reason})',
                                          f'no timeline: {reason}']
-    assert 'test acc: ' in captured.out and (tmp_path / 'a.onnx').exists()
+    assert 'test acc: ' in captured.out
 
 
 def test_quiet_shows_warnings(tmp_path, capsys, monkeypatch, on_devices):
@@ -314,19 +253,6 @@ def test_a_signal_before_the_first_batch(chapter, tmp_path, capsys, monkeypatch,
     assert chapter.main(shlex.split(command)[3:]) == 0 and len(history(out)) == 1
 
 
-def test_a_signal_during_export_is_too_late(tmp_path, monkeypatch, on_devices):
-    """Otherwise the other workers would fail while worker 0 writes the model."""
-    write = Chapter.write_model
-    monkeypatch.setattr(Chapter, 'write_model', lambda *args: (signal.raise_signal(signal.SIGINT), write(*args)))
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background ignore it
-    try:
-        assert scratch.main([*SMALL, *on_devices, '--no-plot', '--export', str(tmp_path / 'a.onnx'), '--out-dir',
-                             str(tmp_path / 'run')]) == 0
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert (tmp_path / 'a.onnx').exists()
-
-
 @pytest.mark.slow
 def test_bfloat16(tmp_path, on_devices, devices):
     """A complete run, on processors that support it."""
@@ -339,15 +265,6 @@ def test_bfloat16(tmp_path, on_devices, devices):
     assert json.loads((out / 'config.json').read_text())['dtype'] == 'bfloat16'
     losses = [float(row['loss']) for row in history(out)]
     assert len(losses) == 2 and all(0 < loss < 100 for loss in losses)
-
-
-def test_nan_parameters_are_detected_if_the_loss_is_finite(tmp_path, capsys, on_devices):
-    """With learning rate 1e30, relu turns NaN into 0 after the first step, and the loss is that of guessing."""
-    out = tmp_path / 'run'
-    assert scratch.main([*SMALL, *on_devices, '--lr', '1e30', '--no-plot', '--out-dir', str(out)]) == 2
-    line, = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(r'scratch: (the loss is \S+ in|parameter \d is no longer finite after) epoch 1.*'
-                        'use a smaller learning rate', line)
 
 
 @pytest.mark.slow
@@ -405,14 +322,6 @@ def test_an_output_folder_in_use_is_left_alone(tmp_path, capsys, on_devices):
     assert scratch.main([*SMALL, *on_devices, '--out-dir', str(tmp_path)]) == 2
     assert 'is not an empty folder' in capsys.readouterr().err
     assert (tmp_path / 'history.csv').read_text() == 'of another run'
-
-
-def test_a_batch_smaller_than_the_devices(tmp_path, capsys, device_list):
-    flags = [*SMALL, *devices_flag(device_list(3)), '--train-size', '7', '--batch-size', '2', '--no-plot']
-    assert scratch.main([*flags, '--out-dir', str(tmp_path / 'run')]) == 0
-    assert '--batch-size 2: 1 of 3 devices never get a row' in capsys.readouterr().out.splitlines()
-    assert scratch.main([*flags, '--out-dir', str(tmp_path / 'quiet'), '--quiet']) == 0
-    assert '--batch-size' not in capsys.readouterr().out
 
 
 def test_a_batch_larger_than_the_data(tmp_path, capsys, on_devices):
@@ -483,19 +392,6 @@ def test_ctrl_c_keeps_what_was_recorded(tmp_path, on_devices):
     assert (out / 'accuracy.png').exists()
 
 
-@of_each_chapter
-def test_help_gives_defaults_and_units(chapter, capsys):
-    with pytest.raises(SystemExit) as end:
-        chapter.main(['--help'])
-    assert end.value.code == 0
-    text = ' '.join(capsys.readouterr().out.split())
-    for phrase in ('(default: 256)', '(default: 10)', '(default: 2, or 1', '(default: auto)', 'ROWS', '--num-gpus',
-                   'learning rate', '--devices', '--data-dir', '--train-size', '--seed', '--out-dir', '--no-plot',
-                   '--checkpoint-every', '--resume', '--require-checkpoint', '--export',
-                   '--quiet'):
-        assert phrase in text
-
-
 @pytest.mark.parametrize('name', ['', *PROGRAMS])
 def test_help_fits_on_a_screen_of_80_columns(name, capsys, monkeypatch):
     monkeypatch.setenv('COLUMNS', '80')
@@ -513,10 +409,9 @@ def test_the_list_of_programs_has_the_words_of_the_page(capsys):
     assert capsys.readouterr().out.splitlines()[1:-1] == [f'  {name:9} {purpose}' for name, purpose in rows]
 
 
-@pytest.mark.parametrize('name', [*CHAPTERS, 'export', 'predict', 'plot'])
+@pytest.mark.parametrize('name', CHAPTERS)
 def test_a_program_that_is_run_as_a_file(name):
     path = Path(gluon_mgpu.__file__).parent / (PROGRAMS[name][0].replace('.', '/') + '.py')
     done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    command = f'gluon_mgpu.{name}' if name in CHAPTERS else f'gluon_mgpu {name}'
-    assert done.stderr == f'run this program as a module: python -m {command}\n'
+    assert done.stderr == f'run this program as a module: python -m gluon_mgpu.{name}\n'

@@ -49,8 +49,8 @@ def test_defaults_are_valid(chapter):
 def test_the_arguments_of_train():
     values = check_settings('concise', {**GIVEN, 'momentum': 0.9})
     assert values.keys() == {setting.name for setting in settings.arguments_of('concise')}
-    expected = {**GIVEN, 'momentum': 0.9, 'devices': None, 'shares': None, 'accumulate': 1, 'num_epochs': 10,
-                'label_smoothing': 0.0, 'seed': 0, 'dtype': 'float32', 'weight_decay': 0.0, 'sync_batch_norm': False,
+    expected = {**GIVEN, 'momentum': 0.9, 'devices': None, 'accumulate': 1, 'num_epochs': 10,
+                'seed': 0, 'dtype': 'float32', 'weight_decay': 0.0, 'sync_batch_norm': False,
                 'optimizer': 'sgd', 'clip_norm': None, 'data': None, 'run': None, 'net': None}
     assert {name: values[name] for name in expected} == expected
     assert 'allreduce' in check_settings('scratch', GIVEN) and 'net' not in check_settings('scratch', GIVEN)
@@ -58,14 +58,15 @@ def test_the_arguments_of_train():
     setup = setup_of('scratch', **GIVEN, devices='cpu:0,cpu:1', data=(batches, batches))
     assert setup.devices == [mx.cpu(0), mx.cpu(1)]
     assert check_settings('scratch', {**GIVEN, 'lr': abs, 'allreduce': max})['allreduce'] is max
-    assert check_settings('scratch', {**GIVEN, 'run': Run(3), 'lr': '0.5'})['num_epochs'] == 3
+    assert check_settings('scratch', {**GIVEN, 'run': Run(3), 'lr': 0.5})['num_epochs'] == 3
 
 
 @pytest.mark.parametrize('chapter, changes, message', [
-    ('scratch', {'momentum': 0.9}, 'momentum: scratch has no such setting; it has num_gpus, devices, shares, b'),
+    ('scratch', {'momentum': 0.9}, 'momentum: scratch has no such setting; it has num_gpus, devices, b'),
     ('concise', {'quiet': True}, 'quiet: concise has no such setting; it has .*, net; load images with data='),
     ('concise', {'lrs': 1}, 'lrs: concise has no such setting; it has .*, net$'),
     ('concise', {'batch_size': 10**400}, 'batch_size 10+: must be an integer from 1 to 2147483647'),
+    ('concise', {'lr': '0.5'}, "lr '0.5': must be a number above 0"),
     ('concise', {'lr': -1}, 'lr -1: must be a number above 0'),
     ('concise', {'lr': 1e-320}, 'lr 1e-320: must be in the range of float32, 1.2e-38 to 3.4e.38'),
     ('concise', {'momentum': 1}, 'momentum 1: must be a number of at least 0 and less than 1'),
@@ -88,7 +89,6 @@ def test_invalid_settings(chapter, changes, message):
 @pytest.mark.parametrize('values, message', [
     ({'num_epochs': 3, 'warmup_epochs': 3}, 'warmup_epochs 3: must be less than num_epochs 3'),
     ({'batch_size': 4, 'accumulate': 5}, 'accumulate 5: must be at most batch_size 4'),
-    ({'shares': [3, 1]}, r'shares 3,1: must be one number for each of \[cpu\(0\)\]'),
     ({'dtype': 'float16'}, 'dtype float16')])
 def test_settings_that_do_not_fit_together(values, message):
     with pytest.raises(ValueError, match=f'^{message}'):
@@ -100,7 +100,7 @@ def test_settings_that_do_not_fit_together(values, message):
 
 def test_one_declaration_is_enough(tmp_path, monkeypatch, capsys):
     """A new setting has a flag, reaches `train` and config.json, and a resumed run keeps it."""
-    new = Setting('smoothing', 'a test', 0.0, kind=float, metavar='EPS', on_resume='fixed')
+    new = Setting('smoothing', 'a test', 0.0, kind=float, metavar='EPS', fixed=True)
     idx_files.write(tmp_path / 'mnist', idx_files.dataset(16, 16))
     out, found = tmp_path / 'run', []
     flags = ['--dataset', 'mnist', '--data-dir', str(tmp_path), '--devices', 'cpu:0', '--no-plot', '--quiet']
@@ -117,7 +117,7 @@ def test_one_declaration_is_enough(tmp_path, monkeypatch, capsys):
         cli.run('scratch', ['--resume', 'auto', '--out-dir', str(out)])
         assert found == [None, 0.0] and json.loads((out / 'config.json').read_text())['smoothing'] == 0.0
         cli.run('scratch', ['--resume', 'auto', '--out-dir', str(out), '--smoothing', '0.1'])
-        assert '--smoothing 0.1: the run to resume has 0.0; leave --smoothing out' in capsys.readouterr().err
+        assert f'--smoothing 0.1: {out} has 0.0, and a resumed run cannot change it' in capsys.readouterr().err
         cli.run('scratch', [*flags, '--smoothing', '0.1', '--out-dir', str(tmp_path / 'other')])
         cli.run('scratch', ['--resume', 'auto', '--out-dir', str(tmp_path / 'other')])
         assert found[2:] == [0.1, 0.1] and check_settings('scratch', GIVEN)['smoothing'] == 0.0

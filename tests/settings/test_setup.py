@@ -1,6 +1,7 @@
 """Tests of the setup of a run: devices, data and run made from settings."""
 import idx_files
 import pytest
+from gluon_mgpu.parallel.sharing import Devices
 from oracle import images
 from setups import GIVEN, setup_of
 from slow import slow
@@ -8,7 +9,6 @@ from slow import slow
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.mxnet_setup.compat import mx, np
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
-from gluon_mgpu.parallel.sharing import Devices
 from gluon_mgpu.parallel.workers import ThisProcess
 from gluon_mgpu.settings.chapters import CHAPTERS
 from gluon_mgpu.settings.settings import check_settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ...base.files import beside, check_writable
+from ...base.files import check_writable
 from ...base.flags import Parser, path, picture
 from ...base.pictures import in_lines, matplotlib_defaults, write_picture
 from ...base.text import print_text
@@ -61,7 +61,7 @@ def main(argv: list | None = None) -> int:
 
 def _run(args: argparse.Namespace) -> None:
     trace = Path(args.trace)
-    out = args.out or beside(trace, trace.with_suffix('.png').name)
-    check_writable(out, source=trace)
+    out = args.out or trace.with_suffix('.png')
+    check_writable(out)
     draw(read(trace), out, args.title or trace.name)
     print_text(f'picture: {out}')

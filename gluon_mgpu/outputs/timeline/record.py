@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median_low
 
-from ...base.files import SameFolder, write_atomically
+from ...base.files import write_atomically
 from ...base.machine import num_cores
 from ...base.program import reason
 from ...mxnet_setup.compat import mx, npx
@@ -47,8 +47,7 @@ class Timeline(Callback):
     """
 
     def __init__(self, folder, heading: str, warm_up: int = 5, steps: int = 5):
-        folder = folder if isinstance(folder, SameFolder) else Path(folder)
-        self.trace, self.picture = folder / 'trace.json', folder / 'timeline.png'
+        self.trace, self.picture = Path(folder, 'trace.json'), Path(folder, 'timeline.png')
         self.heading, self.warm_up, self.steps = heading, warm_up, steps
         self._num_batches, self._recording = 0, False
         self.traces: list[str] = []

@@ -10,10 +10,8 @@ from typing import Any
 if __name__ == '__main__':
     sys.exit('run this program as a module: python -m gluon_mgpu export')
 
-from ...base.files import beside
 from ...base.flags import Parser, path
 from ...base.text import print_text
-from ...checkpoints.run_folder import check_links
 from ...mxnet_setup.compat import mx
 from ...settings.chapters import chapter_of
 from ..load_run import load_run, place_of, run_to_load
@@ -108,10 +106,8 @@ def _run(args: argparse.Namespace) -> None:
                          'net.export, NAME-symbol.json and NAME-0000.params')
     found, metadata = run_to_load(args.run)
     print_text(f'checkpoint: {found}, {place_of(metadata)}')
-    if not args.out:
-        check_links(found.parent)
-    out = args.out or beside(found, 'model.onnx')
-    check_path(out, source=found)
+    out = args.out or found.with_name('model.onnx')
+    check_path(out)
     # As many CPU contexts as the run had devices: each gets the running statistics of one device
     config = metadata['config']
     devices = [mx.cpu(i) for i in range(len(config['devices']))]
@@ -122,7 +118,7 @@ def _export_files(args: argparse.Namespace) -> None:
     if not args.params:
         raise ValueError(f'{args.run}: give both files, NAME-symbol.json and NAME-0000.params, and --shape')
     name = os.path.basename(args.run).removesuffix('.json').removesuffix('-symbol')
-    out = args.out or beside(args.run, f'{name}.onnx')
+    out = args.out or os.path.join(os.path.dirname(args.run), f'{name}.onnx')
     check_path(out)
     net, inputs, outputs, line = load_files(args.run, args.params, args.shape, args.float32)
     print_text(line)

@@ -20,8 +20,7 @@ ADVICE = 'MXNet may not trace some of its code, such as a branch on values or an
 FILE_ADVICE = 'export a part of the network to find the operator, as in docs/export.md'
 
 
-def check_path(path: str | os.PathLike, new_folder: str | os.PathLike | None = None,
-               source: str | os.PathLike | None = None) -> None:
+def check_path(path: str | os.PathLike) -> None:
     """Raise ValueError if no model can be written to `path`; see `check_writable`. Writes nothing."""
     if Path(path).suffix != '.onnx' or Path(path).is_dir():
         raise ValueError(f'{path}: must be a file name that ends in .onnx')
@@ -33,7 +32,7 @@ def check_path(path: str | os.PathLike, new_folder: str | os.PathLike | None = N
         except Exception as error:  # also TypeError and AttributeError, from an incompatible protobuf or NumPy
             raise ValueError(f'{path} cannot be written because {name} cannot be imported, {reason(error)}: '
                              f'pip install --force-reinstall {name}') from error
-    check_writable(path, new_folder, source)
+    check_writable(path)
 
 
 def _batch_axes(batch_axis: int | Sequence[int | None], inputs: Sequence) -> tuple[list, int]:

@@ -2,7 +2,7 @@
 
     python examples/one_device.py
 
-The documentation shows these functions beside the chapter's. Prints, after two epochs on images of bars:
+The documentation shows `train_batch` beside the chapter's. Prints, after two epochs on images of bars:
 
     losses on one device 2.3028 2.3019, on two 2.3028 2.3019
 

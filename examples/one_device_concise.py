@@ -2,7 +2,7 @@
 
     python examples/one_device_concise.py
 
-The documentation shows these functions beside the chapter's. Prints, after two epochs on images of bars:
+The documentation shows `train_batch` beside the chapter's. Prints, after two epochs on images of bars:
 
     losses on one device 2.3077 1.6882, on two 2.3371 1.7833
 

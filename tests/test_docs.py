@@ -142,9 +142,6 @@ def test_code_that_a_page_shows_is_that_of_the_file(hooks, path):
     """GitHub shows the page as it is in the repository, so the code is in it as well."""
     page = (REPO / path).read_text()
     assert page == hooks.with_code(page), 'a function that the page shows has changed: python tools/site_hooks.py'
-    for kind, what in hooks.CODE.findall(page):
-        shown = hooks.code_block(kind, what)
-        assert '"""' not in shown and shown.count('````python') == (1 if kind == 'code' else 2)
 
 
 def test_code_is_written_after_its_comment(hooks):
@@ -173,7 +170,7 @@ def test_cells_of_wide_tables_name_their_columns(hooks):
     for cell, label in (('--lr', 'flag'), ('1', 'default'), ('rate', ''), ('</td>', 'when')):
         found = found.replace(f'<td data-label="{label}">{cell}', f'<td>{cell}')
     assert found == html.replace('<table>', '<table data-wide>')
-    narrow = html.replace('<th></th>\n', '').replace('<td></td>\n', '')
+    narrow = html.replace('<th>when</th>\n', '').replace('<th></th>\n', '').replace('<td></td>\n', '')
     assert hooks.with_labels(narrow) == narrow
 
 
@@ -200,13 +197,6 @@ def test_indented_blocks_have_colors(hooks):
     page = block.format('if a &lt; 1:\n    pass\n') + block.format('epoch 1/3: loss 2.303\n')
     code, output = hooks.on_page_content(page, None, None, None).split('<div')[1:]
     assert '>if</span>' in code and '>&lt;</span>' in code and 'epoch 1/3: loss 2.303\n</code>' in output
-
-
-def test_changed_lines_ignore_comments_and_indentation(hooks):
-    code = 'def f(x):\n    a = 1  # one\n    return a\n'
-    other = 'def f(x):\n    for i in x:\n        a = 1\n    return a\n'
-    assert hooks.changed_lines(code, other) == []
-    assert hooks.changed_lines(other, code) == [2]
 
 
 def test_the_api_has_every_public_name(hooks):

@@ -1,6 +1,5 @@
 """The blocks of docs/other-chapters.md, with small networks, compared with plain Gluon on one device in float64."""
 import re
-import textwrap
 from pathlib import Path
 
 import book_steps
@@ -66,7 +65,7 @@ def check_equal(found, expected):
 def test_all_blocks_are_tested():
     code = re.findall(r'\n\n((?:    .*\n)+)', re.sub(r'<!-- .* -->\n\n(?:    .*\n|\n)+', '\n\n', PAGE))
     assert code == []
-    assert list(BLOCKS) == ['imports', 'train_ch13', 'fine-tuning', 'BERT', 'GAN', 'embeddings', 'BiRNN', 'check']
+    assert list(BLOCKS) == ['imports', 'train_ch13', 'fine-tuning', 'BERT', 'GAN', 'embeddings', 'check']
 
 
 def test_train_ch13(names, seed, capsys):
@@ -135,28 +134,3 @@ def test_embeddings(names, seed):
     for X, y in batches('BiRNN', seed):
         names['train_batch_ch13'](names['net'], X, y, names['loss'], names['trainer'], devices)
     check_equal(names['net'], of_chapter('BiRNN', devices[0], seed))
-
-
-@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no hybrid_forward')
-def test_birnn(names, seed):
-    """Hybridized, it equals the book's."""
-    found: dict = {'gluon': gluon}
-    exec('class Hybrid(gluon.HybridBlock):\n' + textwrap.indent(BLOCKS['BiRNN'], '    '), found)
-
-    class Hybrid(found['Hybrid']):
-        def __init__(self):
-            super().__init__()
-            for name, layer in book_steps.BiRNN()._children.items():
-                setattr(self, name, layer)
-            self.num_hiddens, self.num_layers = 3, 1
-
-    devices = names['devices']
-    net = network(Hybrid, devices, seed)
-    net.embedding.weight.set_data(np.arange(36).reshape(9, 4) / 36)
-    book_steps.freeze(net.embedding)
-    net.hybridize()
-    net, trainer = plain(net, *ADAM)
-    for X, y in batches('BiRNN', seed):
-        names['train_batch_ch13'](net, X, y, names['loss'], trainer, devices)
-    check_equal(net, of_chapter('BiRNN', devices[0], seed))
-    assert net._cached_graph

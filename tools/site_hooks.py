@@ -2,10 +2,9 @@
 
 - Pages outside docs/, such as the README files, become pages of the site. Links between them and docs/ are rewritten,
   so that the same link works on GitHub and on the site. Each source file that a page links to becomes a page as well.
-- ``<!-- code: PATH FUNCTION -->`` in a page is replaced by the function without its docstring, and ``<!-- side by side:
-  PATH FUNCTION | PATH FUNCTION -->`` by two functions, with the differing lines marked. For GitHub, ``python
-  tools/site_hooks.py`` writes the function, or a diff of the two, after each comment.
-- Flags do not break at their hyphens. On a phone, each row of a table of four or more columns is a list, so each cell
+- ``python tools/site_hooks.py`` writes the code that comments in some pages name: after ``<!-- code: PATH FUNCTION -->`` a
+  function without its docstring, after ``<!-- diff: PATH FUNCTION | PATH FUNCTION -->`` a diff of two.
+- Flags do not break at their hyphens. On a phone, each row of a table of three or more columns is a list, so each cell
   carries the name of its column.
 - The API has a page of the public names and one of the chapters, generated from the docstrings.
 """
@@ -24,7 +23,7 @@ WITH_CODE = 'README.md', 'docs/chapters.md'  # pages with functions
 LANGUAGES = {'.py': 'python', '.sh': 'bash', '.toml': 'toml', '': 'text'}
 LINK = re.compile(r'(?<=\]\()(?!\w+:|#)([^)\s#]+)')  # the path of [text](path#anchor)
 # the comment, and the block that `with_code` writes after it
-CODE = re.compile(r'^<!-- (code|side by side): (.+) -->$(?:\n````\w+\n(?s:.*?)\n````$)?', re.MULTILINE)
+CODE = re.compile(r'^<!-- (code|diff): (.+) -->$(?:\n````\w+\n(?s:.*?)\n````$)?', re.MULTILINE)
 
 UNCOLORED = re.compile(r'(<div class="highlight"><pre><span></span><code>)(.*?)(</code></pre></div>)', re.DOTALL)
 PROGRAMS = 'python3?|pip|make|apt-get|dnf|docker|jupyter|horovodrun|mpirun|srun|patchelf'
@@ -55,8 +54,7 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Insert the code and rewrite the links."""
-    markdown = CODE.sub(lambda match: code_block(match[1], match[2]), markdown)
+    """Rewrite the links."""
     here = path_of(page.file.src_uri)
     if here is None:
         return markdown
@@ -94,7 +92,7 @@ def with_labels(html: str) -> str:
     """Return a page in which the cells of wide tables have the names of their columns."""
     def labelled(table):
         names = [re.sub('<.*?>', '', name) for name in re.findall(r'<th\b[^>]*>(.*?)</th>', table[0])]
-        if len(names) < 4:
+        if len(names) < 3:
             return table[0]
         rows = re.split('(?=<tr>)', table[0].replace('<table>', '<table data-wide>'))
         return ''.join(with_names(row, names) for row in rows)
@@ -185,26 +183,6 @@ def diff(code: str, other: str) -> str:
     return '\n'.join(map(str.rstrip, shown))
 
 
-def code_block(kind: str, what: str) -> str:
-    """Return Markdown for one function, or for two side by side."""
-    if kind == 'code':
-        return fenced(code_of(*what.split()), 'python')
-    places = [place.split() for place in what.split('|')]
-    codes = [code_of(*place) for place in places]
-    columns = ''
-    for (path, name), code, other in zip(places, codes, reversed(codes)):
-        marked = ' '.join(map(str, changed_lines(code, other)))
-        title = f'[`{name}`](../{path}) in `{path}`'
-        columns += f'<div markdown="1">\n\n{title}\n\n{fenced(code, "python", marked)}\n</div>\n'
-    return f'<div class="side-by-side" markdown="1">\n{columns}</div>'
-
-
-def changed_lines(code: str, other: str) -> list[int]:
-    """Return the line numbers in `code`, from 1, that differ from `other`; ignore comments and indentation."""
-    common = {i for i, _ in common_lines(code, other)}
-    return [i + 1 for i in range(len(code.splitlines())) if i not in common]
-
-
 def common_lines(code: str, other: str) -> list[tuple[int, int]]:
     """Return the longest sequence of lines that both have, as pairs of indices; ignore comments and indentation.
 
@@ -227,9 +205,9 @@ def common_lines(code: str, other: str) -> list[tuple[int, int]]:
     return pairs
 
 
-def fenced(code: str, language: str, marked: str = '') -> str:
+def fenced(code: str, language: str) -> str:
     """Return a Markdown code block."""
-    return f'````{language}{f" hl_lines={chr(34)}{marked}{chr(34)}" if marked else ""}\n{code.rstrip()}\n````\n'
+    return f'````{language}\n{code.rstrip()}\n````\n'
 
 
 def api_pages() -> dict[str, tuple[str, dict[str, str]]]:

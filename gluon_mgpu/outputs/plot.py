@@ -5,6 +5,7 @@ import argparse
 import io
 import json
 import sys
+from functools import cached_property
 from itertools import cycle
 from pathlib import Path
 from statistics import mean
@@ -33,12 +34,9 @@ class Animator:
 
     def __init__(self, xlabel=None, ylabel=None, legend=None, xlim=None, ylim=None, xscale='linear',
                  yscale='linear', fmts=('-', 'm--', 'g-.', 'r:'), nrows=1, ncols=1, figsize=(3.5, 2.5)):
-        from matplotlib.figure import Figure  # not pyplot, which would show the figure again at the end of the cell
-        self.fig = Figure(figsize=figsize, layout='tight')
-        self.axes = self.fig.subplots(nrows, ncols, squeeze=False).flatten()
         self.axes_settings = {'xlabel': xlabel, 'ylabel': ylabel, 'xlim': xlim, 'ylim': ylim, 'xscale': xscale,
                               'yscale': yscale}
-        self.legend, self.fmts = legend, fmts
+        self.legend, self.fmts, self.figsize, self.shape = legend, fmts, figsize, (nrows, ncols)
         self.X: list[list[float]] = []
         self.Y: list[list[float]] = []
         self._shown: Any = None  # in a notebook: the output that contains the figure
@@ -56,6 +54,14 @@ class Animator:
                 self.Y[i].append(b)
         if _in_notebook():
             self.draw()
+
+    @cached_property
+    def axes(self) -> Any:
+        """The axes of the figure, in a flat array; the lines are in the first."""
+        from matplotlib.figure import Figure  # not pyplot, which would show the figure again at the end of the cell
+        return Figure(figsize=self.figsize, layout='tight').subplots(*self.shape, squeeze=False).flatten()
+
+    fig = property(lambda self: self.axes[0].figure, doc='The figure.')
 
     def draw(self) -> None:
         """Draw the lines; in a notebook, show them."""

@@ -34,7 +34,7 @@ NAMES = {  # of the classes; the first line is D2L 4.2's ``FashionMNIST.text_lab
 def probabilities(net: Callable, images: numpy.ndarray, devices: list, batch_size: int = 256) -> numpy.ndarray:
     """Return the probabilities (n, 10) for float32 images (n, 28, 28) in [0, 1], computed on all devices; blocks."""
     found = []
-    with ProgressBar(desc='predicting', total=len(images), leave=False) as bar:
+    with ProgressBar(desc='predicting', total=len(images), unit=' images', leave=False) as bar:
         for start in range(0, len(images), batch_size):
             X = images[start:start + batch_size, None]  # (n, 28, 28) -> (n, 1, 28, 28)
             shards = [npx.softmax(net(X_shard)) for X_shard in split_and_load(X, devices)]

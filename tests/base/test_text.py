@@ -16,6 +16,7 @@ ESCAPED = r'a\n\u061c\x1b]0;title\x07\x9b31m\r\x08\x7f\u202eb\u2028c'
 
 def test_control_characters_become_escapes():
     assert printable(EVIL) == ESCAPED and printable('a\nb\tc') == r'a\nb\tc'
+    assert printable('a\udcff') == r'a\udcff'  # the name of a file need not be UTF-8
     for text in ('Größe, данные, 重み', 'a b', "'two  spaces'", '\xa0\u202f', '👟'):
         assert printable(text) == text
 

@@ -1,12 +1,12 @@
 """Plots: their contents, and their display in notebooks."""
 import json
-import os
 import shutil
 import subprocess
 import sys
 import types
 from pathlib import Path
 
+import new_process
 import pytest
 
 from gluon_mgpu.outputs import plot
@@ -135,22 +135,6 @@ def test_long_names_of_folders_and_dollar_signs(tmp_path, figures):
     assert extent.x0 > 0 and extent.x1 < figures[1].bbox.x1 and extent.y1 < figures[1].bbox.y1
 
 
-def test_a_folder_whose_name_is_not_utf_8(tmp_path, figures, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    runs = [run_folder(Path(os.fsdecode(name)), ['cpu(0)'], [0.5]) for name in (b'a\xff', b'b')]
-    plot.compare_runs(runs, tmp_path / 'both.png')
-    axes, = figures[0].axes
-    assert axes.lines[0].get_label() == r'scratch, cpu(0) in a\udcff: 2.0 s per epoch'
-
-
-def test_a_full_disk_leaves_the_old_picture(tmp_path, full_disk, capsys):
-    run, out = run_folder(tmp_path / 'one', ['cpu(0)'], [0.1]), tmp_path / 'a.png'
-    out.write_bytes(b'old')
-    with full_disk():
-        assert plot.main([run, '--out', str(out)]) == 2
-    assert capsys.readouterr().err == f'plot: {out}: No space left on device\n' and out.read_bytes() == b'old'
-
-
 @pytest.mark.parametrize('num_epochs', [1, 2])
 def test_epochs_are_whole_numbers(num_epochs, tmp_path, figures):
     run = run_folder(tmp_path / 'one', ['cpu(0)'], [0.1] * num_epochs)
@@ -195,6 +179,11 @@ def test_a_run_with_broken_files(name, content, words, tmp_path, capsys):
     line, = capsys.readouterr().err.splitlines()
     assert line.startswith(f'plot: {folder}: not the folder of a run, ') and words in line, line
     assert not (tmp_path / 'a.png').exists()
+
+
+def test_matplotlib_is_loaded_only_to_draw():
+    """It takes most of a second."""
+    assert not new_process.facts()['matplotlib']  # after Animator().add(1, 2)
 
 
 def test_the_curve_is_not_drawn_into_the_folder_of_another_run(tmp_path, capsys):

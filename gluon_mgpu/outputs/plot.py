@@ -70,7 +70,7 @@ class Animator:
         axes.cla()
         for x, y, fmt in zip(self.X, self.Y, cycle(self.fmts)):
             axes.plot(x, y, fmt)
-        axes.set(**{name: value for name, value in self.axes_settings.items() if value is not None})
+        axes.set(**self.axes_settings)
         if self.axes_settings['xscale'] == 'linear':
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))  # no step 2.5
         if self.legend:

@@ -10,37 +10,36 @@ from ...base.pictures import in_lines, matplotlib_defaults, write_picture
 from ...base.text import print_text
 from .read import Event, read, step_time
 
-COLORS = {'forward': 'tab:blue', 'backward': 'tab:orange', 'allreduce': 'tab:red', 'update': 'tab:green',
-          'other': 'tab:gray'}
+# In the order of drawing: the update would often hide the allreduce
+COLORS = {'forward': 'tab:blue', 'backward': 'tab:orange', 'update': 'tab:green', 'other': 'tab:gray',
+          'allreduce': 'tab:red'}
 
 
 def busy_shares(events: list[Event]) -> dict[str, float]:
     """Return for each device, in order, the share of the step's time in which something ran on it."""
-    whole = step_time(events)
     busy = dict.fromkeys(sorted({e.device for e in events}, key=lambda name: (name[:3], len(name), name)), 0.0)
     until: dict[str, float] = {}
-    for e in sorted(events, key=lambda e: e.start):  # events on one device may overlap, such as copies on GPUs
+    for e in events:  # in the order of their start; they may overlap, such as copies on GPUs
         begin = max(e.start, until.get(e.device, 0.0))
         until[e.device] = max(begin, e.start + e.duration)
         busy[e.device] += until[e.device] - begin
-    return {device: time / whole if whole else 0.0 for device, time in busy.items()}
+    return {device: time / step_time(events) for device, time in busy.items()}
 
 
 @matplotlib_defaults()
 def draw(events: list[Event], path, title: str) -> None:
-    """Draw events into a picture, very short ones a little longer, with the share of time that each device is busy."""
+    """Draw events, in the order of their start, very short ones a little longer, and how busy each device is."""
     from matplotlib.figure import Figure
-    shares = busy_shares(events)
-    whole = step_time(events) or 1e-3
+    shares, whole = busy_shares(events), step_time(events)
+    lanes = {device: number for number, device in enumerate(shares)}
     fig = Figure(figsize=(9, max(3, 1.2 + 0.6 * len(shares))), dpi=120, layout='constrained')
     axes = fig.subplots()
-    for phase in [p for p in COLORS if any(e.phase == p for e in events)]:
-        bars = [(e, list(shares).index(e.device)) for e in events if e.phase == phase]
-        axes.barh([lane for _, lane in bars], [max(e.duration, whole / 800) for e, _ in bars],
-                  left=[e.start for e, _ in bars], color=COLORS[phase], label=phase,
-                  zorder=2 if phase == 'allreduce' else 1)  # often hidden by the update otherwise
-    for lane, share in enumerate(shares.values()):
-        axes.annotate(f'{share:.0%} busy', (1, lane), xycoords=axes.get_yaxis_transform(), xytext=(6, 0),
+    for phase, color in COLORS.items():
+        if bars := [e for e in events if e.phase == phase]:
+            axes.barh([lanes[e.device] for e in bars], [max(e.duration, whole / 800) for e in bars],
+                      left=[e.start for e in bars], color=color, label=phase)
+    for device, share in shares.items():
+        axes.annotate(f'{share:.0%} busy', (1, lanes[device]), xycoords=axes.get_yaxis_transform(), xytext=(6, 0),
                       textcoords='offset points', va='center')
     axes.set_title(in_lines(title, 90))  # can list many devices
     axes.set(xlabel='milliseconds from the first operation', xlim=(0, whole * 1.002),
@@ -55,7 +54,6 @@ def main(argv: list | None = None) -> int:
     parser.add_argument('trace', type=path, metavar='TRACE.json', help='trace written by a chapter with --timeline')
     parser.add_argument('--out', type=picture, metavar='FILE',
                         help='the picture to write (default: beside the trace, .png)')
-    parser.add_argument('--title', help='title of the picture (default: the name of the trace)')
     return parser.run(argv, _run)
 
 
@@ -63,5 +61,5 @@ def _run(args: argparse.Namespace) -> None:
     trace = Path(args.trace)
     out = args.out or trace.with_suffix('.png')
     check_writable(out)
-    draw(read(trace), out, args.title or trace.name)
+    draw(read(trace), out, trace.name)
     print_text(f'picture: {out}')

@@ -122,5 +122,5 @@ def _phase(name: str, backward_has_begun: bool) -> str:
 
 
 def step_time(events: list[Event]) -> float:
-    """Return the milliseconds from the first event's start to the last one's end."""
-    return max(e.start + e.duration for e in events)
+    """Return the milliseconds from the first event's start to the last one's end, at least a microsecond."""
+    return max(0.001, *(e.start + e.duration for e in events))

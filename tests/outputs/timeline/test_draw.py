@@ -47,8 +47,9 @@ def test_the_command(write_trace, tmp_path, capsys):
     assert main([str(path)]) == 0
     assert (tmp_path / 'trace.png').exists()
     picture = tmp_path / 'a.png'
+    path = path.rename(tmp_path / r'a $\foo{$.json')  # no formula
     capsys.readouterr()
-    assert main([str(path), '--out', str(picture), '--title', r'a $\foo{$']) == 0  # no formula
+    assert main([str(path), '--out', str(picture)]) == 0
     assert capsys.readouterr() == (f'picture: {picture}\n', '')
     assert picture.exists()
     assert main([str(tmp_path / 'missing.json')]) == 2

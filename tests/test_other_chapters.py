@@ -8,7 +8,7 @@ from slow import slow
 
 import gluon_mgpu as d2l
 from gluon_mgpu.mxnet_setup.compat import gluon, mx, np
-from gluon_mgpu.programs.check.contents import find
+from gluon_mgpu.programs.check.contents import find_all
 
 ROWS = [7, 7, 2, 6, 1]  # the language model continues states from the first batch to the second
 
@@ -24,7 +24,7 @@ def train(chapter, way, devices, seed):
     state = chapter.make(way, devices)
     for rows in ROWS:
         chapter.step(state, *map(as_mxnet, chapter.batch(rng, rows)), devices)
-    return {name: [array.asnumpy() for array in param.list_data()] for name, param in find(state, gluon.Parameter)}
+    return {name: [array.asnumpy() for array in param.list_data()] for name, param in find_all(state, gluon.Parameter)}
 
 
 @cache

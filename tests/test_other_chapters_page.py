@@ -10,7 +10,7 @@ from docs_code import blocks
 from test_other_chapters import as_mxnet
 
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, gluon, mx, np
-from gluon_mgpu.programs.check.contents import find
+from gluon_mgpu.programs.check.contents import find_all
 
 PAGE = (Path(__file__).parents[1] / 'docs' / 'other-chapters.md').read_text()
 BLOCKS = blocks(PAGE)
@@ -55,7 +55,8 @@ def of_chapter(name, device, seed):
 
 def check_equal(found, expected):
     """Compare parameters, the same on all devices, with those on one."""
-    found, expected = ([param.list_data() for _, param in find(state, gluon.Parameter)] for state in (found, expected))
+    found, expected = ([param.list_data() for _, param in find_all(state, gluon.Parameter)]
+                       for state in (found, expected))
     assert len(found) == len(expected) > 0
     for arrays, [one] in zip(found, expected):
         for array in arrays:

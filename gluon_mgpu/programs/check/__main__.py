@@ -4,11 +4,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import faulthandler
-import importlib
-import inspect
-import re
+import pkgutil
 import sys
 import traceback
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
@@ -20,6 +19,8 @@ from ...base.text import print_text
 from ...devices import parse_devices
 from ...distributed.horovod_workers import HorovodWorkers
 from . import check_data_parallel
+
+RANDOM_IMAGES = 'X has random images, (256, 1, 28, 28): for other inputs, name MODULE:batches as well'
 
 
 def main(argv: list | None = None) -> int:
@@ -36,76 +37,62 @@ def main(argv: list | None = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> None:
-    try:
-        _check(args)
-    except JobError:
-        raise
-    except Exception as error:
-        line = engine_line(error)
-        trace = traceback.TracebackException.from_exception(error)
-        frames = zip(trace.stack, traceback.walk_tb(error.__traceback__))
-        users = [summary for summary, (frame, _) in frames if _is_users(frame)]
-        if users or not (line or isinstance(error, (ValueError, OSError))):
-            trace.stack = traceback.StackSummary.from_list(users or trace.stack)  # those of MXNet would be longer
-            warn(*''.join(trace.format()).rstrip().split('\n'))  # here, because Python's status would be 1: wrong
-            line = line or 'nothing was checked because of the error above'
-        if not line:
-            raise
-        if not args.batches:
-            line += '; X has random images, (256, 1, 28, 28): for other inputs, name MODULE:batches as well'
-        raise JobError(line, BAD_INPUT) from None
-
-
-def _check(args: argparse.Namespace) -> None:
     if sys.__stderr__ and not faulthandler.is_enabled():
-        faulthandler.enable(sys.__stderr__)  # shows the line if MXNet crashes, as for an array without rows in float64
-    make, train_batch, rng = _load(args.make), _load(args.train_batch), numpy.random.default_rng(0)
-    batches = _load(args.batches) if args.batches else [
-        (rng.normal(size=(256, 1, 28, 28)).astype('float32'), rng.integers(0, 10, 256).astype('int32'))]
-    _check_signature(args.make, make, 'devices', *['workers'] * args.horovod)
-    _check_signature(args.train_batch, train_batch, 'state', 'X', 'y', 'devices')
-    batches = batches() if callable(batches) else batches
+        faulthandler.enable(sys.__stderr__)  # shows the line if MXNet crashes, as for an array without rows
+    sys.argv = sys.argv[:1]  # for a module that reads its own arguments
+    with _errors_of_user():
+        make, train_batch = _load(args.make), _load(args.train_batch)
+        batches = _load(args.batches) if args.batches else _random_images()
+        batches = batches() if callable(batches) else batches
+    advice = '' if args.batches else f'; {RANDOM_IMAGES}'
     with HorovodWorkers(program='check') if args.horovod else contextlib.nullcontext() as workers:
-        report = check_data_parallel(make, train_batch, batches, args.devices and parse_devices(args.devices), workers)
+        with _errors_of_user(advice):
+            devices = parse_devices(args.devices) if args.devices else None
+            report = check_data_parallel(make, train_batch, batches, devices, workers)
         if not workers or workers.rank == 0:
             print_text(*str(report).splitlines())
         if not report.ok:
             raise JobError('', FAILED if report.is_checked else BAD_INPUT, on_all_ranks=True)
 
 
-def _check_signature(name: str, function: Any, *passed: str) -> None:
+@contextlib.contextmanager
+def _errors_of_user(advice: str = '') -> Iterator[None]:
+    """Print the traceback of errors in the user's code, without the calls of others, and end with status 2."""
     try:
-        parameters = inspect.signature(function)
-    except (TypeError, ValueError):  # no function, or one without a signature
-        return
-    try:
-        parameters.bind(*passed)
-    except TypeError:
-        advice = ': several inputs are a tuple X' if 'X' in passed else ''
-        raise ValueError(f'{name} takes {parameters}, but the check passes ({", ".join(passed)}){advice}') from None
+        yield
+    except JobError:
+        raise
+    except (Exception, SystemExit) as error:
+        trace = traceback.TracebackException.from_exception(error)
+        frames = zip(trace.stack, traceback.walk_tb(error.__traceback__))
+        users = [summary for summary, (frame, _) in frames if _is_users(frame)]
+        line = engine_line(error) if isinstance(error, Exception) else ''
+        if not users and (line or isinstance(error, (ValueError, OSError))):
+            raise JobError(line or str(error), BAD_INPUT) from None
+        trace.stack = traceback.StackSummary.from_list(users or trace.stack)
+        warn(*''.join(trace.format()).rstrip().split('\n'))  # here, because Python's status would be 1: wrong
+        raise JobError((line or 'nothing was checked because of the error above') + advice, BAD_INPUT) from None
+
+
+def _random_images() -> list:
+    rng = numpy.random.default_rng(0)
+    return [(rng.normal(size=(256, 1, 28, 28)).astype('float32'), rng.integers(0, 10, 256).astype('int32'))]
 
 
 def _load(name: str) -> Any:
-    module, _, attribute = name.partition(':')
-    problem = 'not of this form'
-    if re.fullmatch(r'\w+(\.\w+)*:\w+', name):
-        try:
-            loaded = importlib.import_module(module)
-            if hasattr(loaded, attribute):
-                return getattr(loaded, attribute)
-            problem = f'{module} has no {attribute}'
-        except ModuleNotFoundError as error:
-            if not f'{module}.'.startswith(f'{error.name}.'):  # of an import in the module
-                raise
-            problem = str(error)
-    raise ValueError(f'{name!r} cannot be loaded ({problem}): write MODULE:NAME, such as train:make for make in '
-                     'train.py')
+    try:
+        return pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        if any(_is_users(frame) for frame, _ in traceback.walk_tb(error.__traceback__)):  # in the module
+            raise
+        raise ValueError(f'{name!r} cannot be loaded ({error}): write MODULE:NAME, such as train:make for make in '
+                         'train.py') from None
 
 
 def _is_users(frame: FrameType) -> bool:
     """Return True for a call of code outside this package and those that it uses."""
-    package = frame.f_globals.get('__package__')
-    return package is not None and package.partition('.')[0] not in ('gluon_mgpu', 'mxnet', 'numpy', 'horovod')
+    package = frame.f_globals.get('__name__', '').partition('.')[0]
+    return package not in {'gluon_mgpu', 'mxnet', 'numpy', 'horovod', *sys.stdlib_module_names}
 
 
 if __name__ == '__main__':

@@ -1,7 +1,4 @@
 """Training steps for the tests of the check: right ones, and some with mistakes."""
-import os
-import signal
-import sys
 import types
 from functools import partial
 
@@ -12,9 +9,8 @@ from slow import slow
 
 from gluon_mgpu import check_data_parallel, concise, scratch
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np
-from gluon_mgpu.parallel.sharing import Devices
 from gluon_mgpu.parallel.split import split_batch
-from gluon_mgpu.parallel.step import params_with_gradients, zero_grad
+from gluon_mgpu.parallel.step import params_with_gradients, prepare_idle_devices
 
 LR = 0.1
 check_two = partial(check_data_parallel, devices=[mx.cpu(0), mx.cpu(1)])  # half of the time of three
@@ -57,11 +53,11 @@ def update(ls, device_params, rows, lr=LR):
         scratch.sgd(params, lr, rows)
 
 
-def step_of_trainer(ls, net, trainer, devices, divisor):
+def step_of_trainer(ls, net, trainer, X, devices, divisor):
     """Take the rest of the step with a Trainer."""
     for l in ls:
         l.backward()
-    zero_grad(net, devices[len(ls):])
+    prepare_idle_devices(net, X, devices)
     trainer.step(divisor)
 
 
@@ -113,10 +109,6 @@ def step_from_scratch(device_params, X, y, devices, mistake='', batch_size=None)
         scratch.sgd(params, LR, batch_size or divisor)
 
 
-NO_SUM = r'batch 1, of 12 rows: the sum of the gradients does not reach cpu\(0\), cpu\(1\), cpu\(2\)'
-NO_SUM_OF_TWO = r'batch 1, of 8 rows: the sum of the gradients does not reach cpu\(0\), cpu\(1\)'
-
-
 def make_network(devices, layers=lambda: [gluon.nn.Dense(4)], optimizer='sgd', settings=(), kind=gluon.Trainer,
                  **options):
     """Return a network and a Trainer, as in D2L 13.6."""
@@ -132,7 +124,7 @@ def take_gradients(net, X, y, devices):
     with autograd.record():
         ls = [LOSS(net(X_shard), y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
     autograd.backward(ls)
-    zero_grad(net, devices[len(X_shards):])
+    prepare_idle_devices(net, X, devices)
     return ls
 
 
@@ -154,7 +146,7 @@ def step_with_trainer(state, X, y, devices, mistake=''):
             for device in devices[len(X_shards):]:
                 param.grad(device)[:] = 0
     elif mistake != 'a stale gradient':
-        zero_grad(net, devices[len(X_shards):])
+        prepare_idle_devices(net, X, devices)
     if mistake == 'clips each gradient':
         for param in params_with_gradients(net):
             for gradient in param.list_grad():
@@ -194,9 +186,9 @@ def make_accumulating(devices):
                        for params, device in zip(make_arrays(devices), devices)]}
 
 
-def concise_step(state, X, y, devices, **options):
+def concise_step(state, X, y, devices):
     net, loss, trainer = state
-    concise.train_batch(X, y, net, loss, trainer, Devices(devices, 12, **options))
+    concise.train_batch(X, y, net, loss, trainer, devices)
 
 
 def with_dropout_and_batch_norm():
@@ -218,14 +210,6 @@ def late_error(device):
     return np.random.normal(np.zeros(2, ctx=device), -np.ones(2, ctx=device))
 
 
-def crash_without_rows(state, X, y, devices):
-    step_with_trainer(state, X, y, devices)
-    if len(X) < len(devices):
-        print('before the crash', file=sys.stderr)
-        os.write(1, b'as a program in C')
-        os.kill(os.getpid(), signal.SIGFPE)
-
-
 ONLY_1 = pytest.mark.skipif(MXNET_MAJOR > 1, reason="Gluon's networks and losses take no mx.nd")
 
 
@@ -234,14 +218,14 @@ def batches_of_six_numbers():
     return [(rng.normal(size=(16, 6)).astype('float32'), rng.integers(0, 4, 16))]
 
 
-def batches_with_nan():
-    X, y = batches_of_six_numbers()[0]
-    X[0, 0] = numpy.nan
-    return [(X, y)]
-
-
 def wrong_step(state, X, y, devices):
     step_from_scratch(state, X, y, devices, 'averages')
+
+
+def noisy_step(state, X, y, devices):
+    step_from_scratch(state, X, y, devices)
+    for params in state:
+        params[0][:] += np.random.normal(size=params[0].shape)
 
 
 def make_nd(devices):

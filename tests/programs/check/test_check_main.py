@@ -18,7 +18,7 @@ def test_a_crash_of_mxnet_shows_the_line(tmp_path):
 import os, signal
 def make(devices):
     os.kill(os.getpid(), signal.SIGFPE)  # as a division by zero in MXNet
-train_batch = None
+def train_batch(state, X, y, devices): pass
 """)
     command = [sys.executable, '-m', 'gluon_mgpu', 'check', 'crashing:make', 'crashing:train_batch']
     env = {**os.environ, 'PYTHONPATH': str(Path(__file__).parents[3])}
@@ -33,15 +33,15 @@ def test_command_line(capsys):
     names[1] = 'steps_to_check:wrong_step'
     assert command_line.main([*names, '--devices', 'cpu:0-1']) == 1
     assert 'the update is 0.5 times' in capsys.readouterr().out
-    names[1:] = 'steps_to_check:step_from_scratch', 'steps_to_check:batches_with_nan'
+    names[1] = 'steps_to_check:noisy_step'
     assert command_line.main(names) == 2
-    assert 'NOT CHECKED: X has NaN' in capsys.readouterr().out
+    assert 'NOT CHECKED: the step draws random numbers' in capsys.readouterr().out
 
 
 @pytest.mark.slow
 def test_command_line_on_the_default_images(capsys):
     assert command_line.main(['steps_to_check:make_lenet', 'steps_to_check:step_of_lenet']) == 0
-    assert 'over batches of 12, 10, 12, 2, 7 rows' in capsys.readouterr().out
+    assert 'over batches of 12, 10, 12, 2, 7, 1 rows' in capsys.readouterr().out
 
 
 def test_a_step_for_other_inputs_than_the_default_images(capsys):
@@ -57,6 +57,7 @@ def test_a_step_for_other_inputs_than_the_default_images(capsys):
     ('def make(devices): return np.dot(np.ones(2), np.ones(3))', 'MXNetError'),
     ("def batches(): return {}['mine']", "KeyError: 'mine'"), ('{}.mine', "AttributeError: 'dict' object has no"),
     ('int([])', 'TypeError: int()'), ("int('mine')", 'ValueError: invalid literal'),
+    ('raise SystemExit(0)', 'SystemExit: 0'), ('def make(devices): exit()', 'SystemExit'),
     ('import mine', "ModuleNotFoundError: No module named 'mine'"), ('1 +', 'SyntaxError: invalid syntax')])
 def test_an_error_in_the_users_code_keeps_its_traceback(code, words, tmp_path, monkeypatch, capsys):
     """It has the status of input that cannot be checked, not that of a wrong step."""
@@ -66,7 +67,7 @@ def test_an_error_in_the_users_code_keeps_its_traceback(code, words, tmp_path, m
     monkeypatch.delitem(sys.modules, 'users', raising=False)
     assert command_line.main(['users:make', 'users:step_from_scratch', 'users:batches']) == 2
     err = capsys.readouterr().err
-    assert 'users.py", line 4' in err and words in err and not re.search('File .*/(mxnet|gluon_mgpu|numpy)/', err)
+    assert 'users.py", line 4' in err and words in err and not re.search('File .*/(mxnet|numpy)/', err)
     assert err.splitlines()[-1].startswith('check: nothing was checked because of' if 'np' not in code else
                                            'check: MXNet failed (')
 
@@ -99,16 +100,12 @@ def test_batches_of_another_kind_are_no_verdict(name, words, monkeypatch, capsys
 
 def test_a_step_with_other_arguments(capsys):
     assert command_line.main(['steps_to_check:make_arrays', 'steps_to_check:make_arrays']) == 2
-    assert re.fullmatch(r'check: .*:make_arrays takes \(.*\), but the check passes \(state, X, y, devices\): several '
+    assert re.fullmatch(r'check: train_batch takes \(.*\), but the check passes \(state, X, y, devices\): several '
                         'inputs are a tuple X\n', capsys.readouterr().err)
-    for flags, words in (([], 'devices'), (['--horovod'], 'devices, workers')):  # before Horovod is looked for
-        assert command_line.main(['steps_to_check:step_from_scratch', 'steps_to_check:step_from_scratch', *flags]) == 2
-        assert capsys.readouterr().err.endswith(f', but the check passes ({words})\n')
 
 
 @pytest.mark.parametrize('name', [
-    'steps_to_check', 'steps_to_check:nothing', 'no_such_module:make', './steps_to_check:make',
-    'no_such_package.module:make', 'steps_to_check.nothing:make', 'steps_to_check:', ':make'])
+    'steps_to_check:nothing', 'no_such_module:make', './steps_to_check:make', 'steps_to_check.nothing:make', ':make'])
 def test_a_name_that_cannot_be_loaded(name, capsys):
     assert command_line.main([name, 'steps_to_check:step_from_scratch']) == 2
     assert re.fullmatch(rf"check: '{name}' cannot be loaded \(.*\): write MODULE:NAME, .*\n", capsys.readouterr().err)

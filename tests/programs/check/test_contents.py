@@ -1,14 +1,29 @@
 """Networks, Trainers and arrays in what `make` returns."""
+import time
 import types
+from collections import deque
 from functools import partial
 
 import pytest
 from slow import slow
-from steps_to_check import LOSS, LR, ONLY_1, check_two, make_arrays, make_network, step_from_scratch, step_with_trainer
+from steps_to_check import (
+    COPIES_DIFFER,
+    LOSS,
+    LR,
+    ONLY_1,
+    check_two,
+    make_arrays,
+    make_averages,
+    make_network,
+    some_slow,
+    step_from_scratch,
+    step_with_trainer,
+)
 
 from gluon_mgpu import check_data_parallel
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np
 from gluon_mgpu.parallel.step import params_with_gradients
+from gluon_mgpu.programs.check.contents import find_all
 
 
 def make_with_older_trainer(devices, made_for, steps=0, new=False, **options):
@@ -24,29 +39,22 @@ def make_with_older_trainer(devices, made_for, steps=0, new=False, **options):
     return net, trainer
 
 
-@pytest.mark.skipif(MXNET_MAJOR > 1, reason='collect_params() returns a dict')
-@pytest.mark.parametrize('made_for, options', [(1, {}), slow(1, {'update_on_kvstore': False}),
-                                               (2, {'optimizer': 'adam', 'update_on_kvstore': False})])
-def test_a_trainer_older_than_the_devices(made_for, options, batches):
-    report = check_data_parallel(partial(make_with_older_trainer, made_for=made_for, **options), step_with_trainer,
-                                 batches)
-    devices = ['1 device', '2 devices'][made_for - 1]
-    assert report.diagnosis[:2] == [f'WRONG: the Trainer was made for {devices}, and its parameters are on 3.',
-                                    'Do: make a new Trainer after reset_ctx or another initialize.']
+OF_1 = pytest.mark.skipif(MXNET_MAJOR > 1, reason='collect_params() returns a dict')
 
 
-@pytest.mark.skipif(MXNET_MAJOR > 1, reason='collect_params() returns a dict')
-def test_an_older_trainer_on_which_mxnet_would_crash(batches):
-    with pytest.raises(ValueError, match='^the Trainer was made for 2 devices, and its parameters are on 3, on which '
-                                         'MXNet crashes: make a new Trainer after reset_ctx or another initialize$'):
-        check_data_parallel(partial(make_with_older_trainer, made_for=2, steps=1), step_with_trainer, batches)
+@OF_1
+@pytest.mark.parametrize('options', [{'made_for': 1}, {'made_for': 2, 'steps': 1}])
+def test_a_trainer_older_than_the_devices(options, batches):
+    """On some, MXNet would crash."""
+    with pytest.raises(ValueError, match='^make returns a Trainer made before its parameters were on more devices'):
+        check_data_parallel(partial(make_with_older_trainer, **options), step_with_trainer, batches)
 
 
-@pytest.mark.skipif(MXNET_MAJOR > 1, reason='collect_params() returns a dict')
+@OF_1
 @pytest.mark.parametrize('options', [{'made_for': 2, 'steps': 1, 'new': True}, slow({'made_for': 3, 'steps': 1}),
                                      slow({'made_for': 4}), slow({'made_for': 4, 'steps': 1})])
 def test_a_trainer_of_enough_devices_is_right(options, batches):
-    """After a step in `make`, a Trainer keeps float32, so the check does not compute in float64."""
+    """Also after a step in `make`."""
     report = check_data_parallel(partial(make_with_older_trainer, **options), step_with_trainer, batches)
     assert report.ok, report
 
@@ -55,7 +63,7 @@ def test_a_trainer_of_enough_devices_is_right(options, batches):
     (lambda D, G: {'D': D, 'G': G}, ['D.0.weight', 'D.0.bias', 'G.0.weight', 'G.0.bias']),
     (lambda D, G: types.SimpleNamespace(nets={'D': D}, G=G),
      ['nets.D.0.weight', 'nets.D.0.bias', 'G.0.weight', 'G.0.bias']),
-    (lambda D, G: (D, G), ['0.weight (1)', '0.bias (1)', '0.weight (2)', '0.bias (2)'])])
+    (lambda D, G: (D, G), ['0.weight 0', '0.bias 1', '0.weight 2', '0.bias 3'])])
 def test_names_of_two_networks(pack, names, batches):
     def make(devices):
         nets = [gluon.nn.HybridSequential() for _ in range(2)]
@@ -142,15 +150,129 @@ def test_several_trainers(on_kvstore, batches):
     assert report.ok and len(report.parameters) == 8 and 'in float64' in report.title, report
 
 
-class Slots:
-    __slots__ = ('net', 'trainer')
+def test_a_trainer_before_its_network(batches):
+    """The names are those of the network."""
+    report = check_data_parallel(lambda devices: [*reversed(make_network(devices))], lambda state, *args: (
+        step_with_trainer(state[::-1], *args)), batches)
+    assert report.ok and report.parameters[0][0] == '0.weight', report
 
-    def __init__(self, net, trainer):
-        self.net, self.trainer = net, trainer
+
+PACKS = {
+    'list': lambda averages, devices: {'ema': averages},
+    'attributes': lambda averages, devices: {f'ema{i}': arrays for i, arrays in enumerate(averages)},
+    'dict by device': lambda averages, devices: {'ema': dict(zip(devices, averages))},
+    'deque': lambda averages, devices: {'ema': deque(averages)},
+}
 
 
-def test_attributes_in_slots(batches):
-    """Also of a dataclass with ``slots=True``."""
-    report = check_data_parallel(lambda devices: Slots(*make_network(devices)), lambda state, *args: step_with_trainer(
-        (state.net, state.trainer), *args), batches)
-    assert report.ok, report
+@pytest.mark.parametrize('on', [None, 1])
+@pytest.mark.parametrize('pack', some_slow(PACKS, quick=('attributes', 'dict by device', 'deque')))
+def test_moving_averages_that_only_the_first_device_updates(pack, on, batches):
+    """They are compared by their place, whatever each device's is called."""
+    def make(devices):
+        params = make_arrays(devices)
+        averages = [[param.copy() for param in copies] for copies in params]
+        hidden = types.SimpleNamespace(averages=averages)  # which the check does not enter
+        return types.SimpleNamespace(params=params, hidden=hidden, **PACKS[pack](averages, devices))
+
+    def step(state, X, y, devices):
+        step_from_scratch(state.params, X, y, devices)
+        for params, averages in [*zip(state.params, state.hidden.averages)][:on]:
+            for param, average in zip(params, averages):
+                average[:] = 0.9 * average + 0.1 * param
+    report = check_data_parallel(make, step, batches)
+    assert report.ok is (on is None) and len(report.parameters) == 8, report
+    if on:
+        assert report.diagnosis[0] == COPIES_DIFFER.format(8, 'batch 1, of 12 rows', 'cpu(1), cpu(2)')
+        assert [verdict for *_, verdict in report.parameters] == ['equal'] * 4 + ['DIFFERS'] * 4
+
+
+def set_grad_req(net, grad_req):
+    for param in net.collect_params().values():
+        param.grad_req = grad_req
+
+
+@pytest.mark.parametrize('on', [slow(None), 1])
+def test_a_target_network(on, batches):
+    """It has no gradients. Sums of each device are unlike any parameter, and a mask is infinite."""
+    def make(devices):
+        (net, trainer), (target, _) = (make_network(devices) for _ in range(2))
+        set_grad_req(target, 'null')
+        mask = np.full((5, 6), -np.inf, dtype='float32')  # of the shape of a parameter
+        return net, trainer, target, [(np.zeros(1, ctx=device), mask.copyto(device)) for device in devices]
+
+    def step(state, X, y, devices):
+        net, trainer, target, sums = state
+        for device in devices:
+            target(np.zeros((1, X.shape[1]), ctx=device, dtype=X.dtype))
+        step_with_trainer((net, trainer), X, y, devices)
+        for param, copy in zip(params_with_gradients(net), target.collect_params().values()):
+            for data, array in [*zip(param.list_data(), copy.list_data())][:on]:
+                data.copyto(array)
+        for i, (array, _) in enumerate(sums):
+            array += i
+    report = check_data_parallel(make, step, batches)
+    assert report.ok is (on is None) and len(report.parameters) == 9, report
+    if on:
+        assert report.diagnosis[0] == COPIES_DIFFER.format(9, 'batch 1, of 12 rows', 'cpu(1), cpu(2)')
+
+
+@pytest.mark.parametrize('keep', [lambda copies: copies[:1], lambda copies: [
+    [array for i, array in enumerate(arrays) if i % len(copies) == device] for device, arrays in enumerate(copies)]])
+def test_arrays_of_some_devices_are_not_compared(keep, batches):
+    """All on the first device, or each device keeps some."""
+    def make(devices):
+        state = make_averages(devices)
+        return {**state, 'averages': keep(state['averages']), 'target': [param.copy() for param in state['params'][-1]]}
+
+    def step(state, X, y, devices):
+        step_from_scratch(state['params'], X, y, devices)
+        for averages in state['averages']:
+            for average in averages:
+                average += len(devices)
+    report = check_data_parallel(make, step, batches)
+    assert report.ok and [row[0] for row in report.parameters] == [f'params {i}' for i in range(4)], report
+
+
+def test_copies_that_the_step_makes(batches):
+    """New arrays in place of the old ones are compared; those in addition are not."""
+    def step(state, X, y, devices):
+        step_from_scratch(state['params'], X, y, devices)
+        for i, params in enumerate(state['params']):
+            state.setdefault('before', []).append([param.copy() for param in params])
+            state['averages'][i] = [0.9 * average + param for average, param in zip(state['averages'][i], params)]
+    report = check_data_parallel(make_averages, step, batches)
+    assert report.ok and len(report.parameters) == 8, report
+
+
+class Node:
+    def __init__(self, next_node):
+        self.next = next_node
+
+
+def test_a_project_with_many_objects(batches):
+    """The check enters no objects in attributes of others, and takes no longer for many words."""
+    nodes = tuples = None
+    for _ in range(3000):
+        nodes, tuples = Node(nodes), (tuples, 1.0)
+    words = [f'word {i}' for i in range(40000)]
+    walked = types.SimpleNamespace(nodes=nodes, tuples=tuples, words=words, net=gluon.nn.Dense(4))
+    start = time.perf_counter()
+    for _ in range(10):
+        assert [path for path, _ in find_all(walked, gluon.Block)] == ['net']
+    assert time.perf_counter() - start < 2  # 0.1 on an idle machine
+
+    def make(devices):
+        net, trainer = make_network(devices)
+        net.words, net.nodes = words, nodes
+        return net, trainer, nodes
+    assert check_two(make, lambda state, *args: step_with_trainer(state[:2], *args), batches).ok
+
+
+def test_constants_of_the_program_stay_as_they_are(batches):
+    constant = np.ones((1, 6), dtype='float32')
+
+    def step(state, X, y, devices):
+        step_from_scratch(state[1], X * state[0], y, devices)
+    report = check_two(lambda devices: (constant, make_arrays(devices)), step, batches)
+    assert report.ok and constant.dtype == 'float32', report

@@ -4,9 +4,11 @@ from functools import partial
 import numpy
 import oracle
 import pytest
+from slow import slow
 from steps_to_check import (
     LOSS,
     LR,
+    check_two,
     concise_step,
     copy_with_gradient,
     make_accumulating,
@@ -19,18 +21,18 @@ from steps_to_check import (
     some_slow,
     step_from_scratch,
     step_of_lenet,
+    step_of_trainer,
     step_with_trainer,
-    take_gradients,
     with_dropout_and_batch_norm,
 )
 
 import gluon_mgpu as d2l
 from gluon_mgpu import check_data_parallel, scratch
-from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, mx, np
+from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, mx, np, npx
 from gluon_mgpu.networks import resnet
 from gluon_mgpu.networks.precision import conv2d
 from gluon_mgpu.parallel.split import split_batch
-from gluon_mgpu.parallel.step import params_with_gradients, zero_grad
+from gluon_mgpu.parallel.step import params_with_gradients, prepare_idle_devices
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 
 
@@ -129,7 +131,7 @@ def step_without_trainer(net, X, y, devices):
         y_hats = net.forward(X_shards) if isinstance(net, SyncBatchNorm) else [net(X_shard) for X_shard in X_shards]
         ls = [LOSS(y_hat, y_shard) for y_hat, y_shard in zip(y_hats, y_shards)]
     (net.backward if isinstance(net, SyncBatchNorm) else autograd.backward)(ls)
-    zero_grad(net, devices[len(X_shards):])
+    prepare_idle_devices(net, X, devices)
     for param in params_with_gradients(net):
         scratch.allreduce(param.list_grad())
         scratch.sgd(param.list_data(), LR, len(X))
@@ -153,7 +155,6 @@ RIGHT = {
     'only a hybridized network': (make_only_a_network, step_without_trainer),
     'SyncBatchNorm': (partial(make_only_a_network, synchronized=True), step_without_trainer),
     'the concise chapter': (make_concise, concise_step),
-    'the concise chapter in parts': (make_concise, partial(concise_step, parts=2)),
     'updates on the devices': (partial(make_concise, update_on_kvstore=False), concise_step),
 }
 
@@ -276,15 +277,13 @@ def books_network(devices):
 
 @pytest.mark.slow
 def test_the_books_scratch_chapter(image_batches):
-    """Right, but it divides the update of a short last batch by its own rows, and splits evenly only."""
+    """It splits evenly only."""
     def make(devices):
         params = scratch.init_params()
         return [oracle.books_get_params(params, device) for device in devices]
     report = check_data_parallel(make, books_train_batch, image_batches)
     assert report.ok, report
-    *uneven, own_rows = report.notes
-    assert 'the last 96 then weigh 2.7 times as much as others' in own_rows
-    assert len(uneven) == 3 and all('are not checked' in note for note in uneven)
+    assert len(report.notes) == 4 and all('are not checked' in note for note in report.notes)
 
 
 def test_the_books_concise_chapter(image_batches):
@@ -293,21 +292,7 @@ def test_the_books_concise_chapter(image_batches):
     assert report.ok, report
     *uneven, batch_norm = report.notes
     assert batch_norm.startswith('batch norm (0.bn1, 0.bn2): each device normalizes by its own rows')
-    assert len(uneven) == 3
-
-
-@pytest.mark.parametrize('dtype', ['float16', 'float32'])
-def test_gradients_that_are_rounded_after_the_sum_over_rows(dtype, batches):
-    """As if they were compressed before they are sent."""
-    def step(state, X, y, devices):
-        net, trainer = state
-        take_gradients(net, X, y, devices)
-        for gradient in d2l.gradients(net, devices):
-            gradient[:] = gradient.astype(dtype).astype(gradient.dtype)
-        trainer.step(len(X))
-
-    report = check_data_parallel(make_network, step, batches)
-    assert report.ok and ('in its own dtype' in report.title) is (dtype == 'float16'), report
+    assert len(uneven) == 4
 
 
 def test_a_teacher_for_each_device(batches):
@@ -327,8 +312,70 @@ def test_a_teacher_for_each_device(batches):
             ls = [((net(X_shard) - teacher(X_shard).detach()) ** 2).sum(axis=1)
                   for X_shard, teacher in zip(X_shards, teachers)]
         autograd.backward(ls)
-        zero_grad(net, devices[len(X_shards):])
+        prepare_idle_devices(net, X, devices)
         trainer.step(len(X))
 
     report = check_data_parallel(make, step, batches)
     assert report.ok, report
+
+
+def step_with(loss):
+    def train_batch(state, X, y, devices):
+        net, trainer = state
+        X_shards, y_shards = split_batch(X, y, devices)
+        with autograd.record():
+            ls = [loss(net(X_shard), y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
+        step_of_trainer(ls, net, trainer, X, devices, len(X))
+    return train_batch
+
+
+LOSSES = {
+    'Huber': gluon.loss.HuberLoss(), 'L1': gluon.loss.L1Loss(), 'squares': gluon.loss.L2Loss(),
+    'smooth L1': lambda y_hat, y: npx.smooth_l1(y_hat[:, 0] - y, scalar=1.0),
+    'clipped counts': lambda y_hat, y: (y_hat[:, 0] - np.minimum(y, 3)) ** 2,
+    'y > 0': lambda y_hat, y: LOSS(y_hat, (y > 0).astype('int32')),
+    'left out': lambda y_hat, y: LOSS(y_hat, y) * (y < 4),
+}
+
+
+@pytest.mark.parametrize('loss', some_slow(LOSSES, quick=('Huber', 'clipped counts', 'y > 0')))
+def test_whole_numbers_as_targets(loss, batches):
+    """Such as ratings from 1 to 5, which are not classes of a network with four outputs."""
+    units = 4 if loss in ('y > 0', 'left out') else 1
+    report = check_two(partial(make_network, layers=lambda: [gluon.nn.Dense(units)]), step_with(LOSSES[loss]),
+                       [(X, y + 1.0) for X, y in batches])
+    assert report.ok, report
+
+
+class WithHeads(gluon.Block):
+    """A frozen first layer, and heads that `forward` never uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.frozen, self.out = gluon.nn.Dense(5, in_units=6), gluon.nn.Dense(4)
+        self.unused, self.of_unknown_shape = gluon.nn.Dense(3, in_units=5), gluon.nn.Dense(3)
+        self.frozen.collect_params().setattr('grad_req', 'null')
+
+    def forward(self, X):
+        return self.out(np.tanh(self.frozen(X)))
+
+
+@pytest.mark.parametrize('trains', [lambda net: net.out, slow(lambda net: net)])
+def test_layers_that_are_not_trained(trains, batches):
+    def make(devices):
+        net = WithHeads()
+        net.initialize(init.Normal(0.5), ctx=devices)
+        return net, gluon.Trainer(trains(net).collect_params(), 'sgd', {'learning_rate': LR})
+
+    def step(state, X, y, devices):
+        net, trainer = state
+        X_shards, y_shards = split_batch(X, y, devices)
+        with autograd.record():
+            ls = [LOSS(net(X_shard), y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
+        autograd.backward(ls)
+        prepare_idle_devices(net.out, X, devices)
+        trainer.step(len(X), ignore_stale_grad=True)
+    report = check_two(make, step, batches)
+    assert report.ok and len(report.parameters) == 5, report
+    assert any('no device changes unused.weight, unused.bias' in note for note in report.notes), report
+

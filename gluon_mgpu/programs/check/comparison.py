@@ -8,19 +8,12 @@ from typing import NamedTuple
 import numpy
 
 from ...base.program import reason
-from ...mxnet_setup.compat import gluon
-from .contents import find
-from .trials import Crash, check_crash
-from .user_step import Training
+from .user_training import Training
 
 # Allowed differences, relative to what a parameter has changed. In float64, a Trainer still keeps the learning rate and
 # the divisor in float32. A step that cannot compute in float64 (None) may use bfloat16, where the sum of k rounded
 # gradients differs by k / 512; a missing row changes more.
-LIMIT, LIMIT_WITH_TRAINER = {'float64': 1e-9, None: 0.02}, 1e-6
-STALE = ('the devices without rows have the gradients of the batch before: call zero_grad(net, devices[len(y):]) '
-         'before trainer.step()')
-TINY = 1e-9    # change of a batch, below rounding in float32
-LINEAR = 1e-3  # relative to an update, above rounding in float32
+LIMIT = {'float64': 1e-6, None: 0.02}
 
 
 class Comparison(NamedTuple):
@@ -36,33 +29,27 @@ class Comparison(NamedTuple):
     skipped: list    # (rows, reason) of batches that the step cannot take
 
 
-def compare(several: Training, batches: Sequence, start: list | None = None,
-            reference: Training | None = None) -> Comparison:
-    """Train on the batches on one device and on all, from the values `start`, by default those that `make` gave.
-
-    `reference` is another training on one device than the same one.
-    """
+def compare_with_one(several: Training, batches: Sequence, start: list | None = None) -> Comparison:
+    """Train on the batches on one device and on all, from the values `start`, by default those that `make` gave."""
     # If the step cannot take one of them, it may have updated some devices, so the others are compared from the start
-    one, several = replace(reference or several.on_one_device()), replace(several)
-    trained = _check_copies(one, several)
-    limit = LIMIT[several.dtype] + LIMIT_WITH_TRAINER * any(True for _ in find(one.state, gluon.Trainer))
+    one, several = replace(several.on_one_device()), replace(several)
+    names, trained = _same_params(one, several)
+    limit = LIMIT[several.dtype]
     if start is not None:
         several.assign(start)
     right = first = start or several.values()[0]
     one.assign(first)
     for i, batch in enumerate(batches):
         try:
-            check_crash(several, batch)
             replicas = several.step(batch)  # 1. first, because this may raise an error
         except Exception as error:
             # Only an uneven batch, or one with fewer rows than devices, may be the reason
             if i == 0 or several.workers.size > 1 or len(batch[0]) % len(several.devices) == 0:
                 raise
-            others = compare(several, [*batches[:i], *batches[i + 1:]], start, reference)
-            return others._replace(skipped=[(len(batch[0]), _why_skipped(several, batch, error)), *others.skipped])
+            others = compare_with_one(several, [*batches[:i], *batches[i + 1:]], start)
+            why = f'the step raises {type(error).__name__} ({reason(error)})'
+            return others._replace(skipped=[(len(batch[0]), why), *others.skipped])
         before, right = right, one.step(batch)[0]  # 2. only with batches that several devices can take
-        if [array.shape for array in right] != [array.shape for array in first]:
-            raise ValueError('train_batch freezes or unfreezes parameters: do so in make, and check each case')
         changes = largest(right, first)
         # A parameter that hardly changes, such as a bias before batch norm, is measured against the others. If none has
         # changed, the step may update only after several batches
@@ -73,63 +60,30 @@ def compare(several: Training, batches: Sequence, start: list | None = None,
         if wrong.any():
             break
         several.assign(right)  # 3. otherwise relu could turn a rounding error into a larger one
-    names = _numbered([name for name, _ in one.params()[0]])
     unchanged = [name for name, change in zip(names[:trained], changes) if not change]
     rows = [*zip(names, from_one.max(axis=0), between.max(axis=0))]
     return Comparison([*batches[:i + 1]], before, unchanged, trained, rows, numpy.flatnonzero(wrong).tolist(),
                       numpy.flatnonzero(~(from_one <= limit).all(axis=1)).tolist(), [])
 
 
-def _check_copies(one: Training, several: Training) -> int:
-    """Return the number of parameters with gradients; raise ValueError unless each device has a copy of all."""
+def _same_params(one: Training, several: Training) -> tuple[list[str], int]:
+    """Return the names of the parameters, and the number of those with gradients; each device must have all."""
     alone, *_ = one.params()
     for on_device in several.params():
         if [array.shape for _, array in on_device] != [array.shape for _, array in alone]:
             raise ValueError(f'make puts other parameters on {on_device[0][1].ctx} ({len(on_device)}) than on a single '
                              f'device ({len(alone)}): every device needs its own copy of all parameters, so layers on '
                              'different devices are not checked')
-    return sum(array.grad is not None for _, array in alone)
-
-
-def _why_skipped(several: Training, batch: Sequence, error: Exception) -> str:
-    if isinstance(error, UserWarning) and 'has not been updated' in str(error) and len(batch[0]) < len(several.devices):
-        return STALE
-    return str(error) if isinstance(error, Crash) else f'the step raises {type(error).__name__} ({reason(error)})'
+    return _numbered([path for path, _ in alone]), sum(array.grad is not None for _, array in alone)
 
 
 def rounds(several: Training, batch: Sequence) -> bool:
-    """Return whether the step casts to another dtype.
-
-    Then, on one device, the order of the rows changes the update a bit. If it casts after the sum over the rows, a tiny
-    change of the batch, unlike a larger one, leaves most of the update exactly as it was, and changes the rest by more.
-    """
-    update, reordered = first_update(several, batch), first_update(several, [a[::-1] for a in batch])
-    change, difference = abs(update).max(), abs(update - reordered).max()
-    if LIMIT['float64'] * change < difference < LIMIT[None] * change:
-        return True
-    near, far = (first_update(several, [a + size * a.clip(-1, 1, dtype='float64') if a.dtype.kind == 'f' else a
-                                        for a in batch]) for size in (TINY, 1e-3))  # indices stay the same
-    tiny, large = (abs(new - update)[update != 0] / abs(update[update != 0]) for new in (near, far))
-    if not tiny.size or numpy.median(large) == 0:
-        return False
-    return bool(numpy.median(tiny) == 0 and tiny[tiny > 0].min(initial=1) > 10 * TINY)
-
-
-def share_of_halves(several: Training, batch: Sequence) -> float:
-    """Return the share of each half's update in that of a batch: 0.5 by rows, 1 by a fixed batch size, else 0."""
-    several, half = replace(several, plain_sgd=True), len(batch[0]) // 2
-    try:
-        whole, *halves = (first_update(several, [a[rows] for a in batch])
-                          for rows in (slice(None), slice(half), slice(half, None)))
-    except Exception:  # the step needs whole batches
-        return 0
-    return next((share for share in (0.5, 1) if abs(whole - share * sum(halves)).max() < LINEAR * abs(whole).max()), 0)
-
-
-def first_update(several: Training, batch: Sequence) -> numpy.ndarray:
-    """Return what a first step on one device changes in all parameters, joined."""
+    """Return whether, on one device, the order of the rows changes the update a bit, as if the step casts."""
     one = several.on_one_device()
-    return _joined_change(one.values()[0], one.step(batch)[0])
+    before = one.values()[0]
+    after, reordered = (replace(one).step(rows)[0] for rows in (batch, [array[::-1] for array in batch]))
+    change = largest(after, before).max()
+    return LIMIT['float64'] * change < largest(after, reordered).max() < LIMIT[None] * change
 
 
 def updates(training: Training, found: Comparison, batches: Iterable) -> numpy.ndarray:
@@ -148,14 +102,13 @@ def _joined_change(before: Iterable, after: Iterable) -> numpy.ndarray:
 
 def largest(arrays: Iterable, others: Iterable) -> numpy.ndarray:
     """Return the largest difference of each pair of arrays."""
-    return numpy.array([abs(_difference(a, b)).max() for a, b in zip(arrays, others)])
+    return numpy.array([abs(_difference(a, b)).max(initial=0) for a, b in zip(arrays, others)])
 
 
 def _difference(a: numpy.ndarray, b: numpy.ndarray) -> numpy.ndarray:
-    return numpy.subtract(a, b, out=numpy.zeros_like(a), where=a != b)  # 0 for equal infinite numbers, as in masks
+    return numpy.subtract(a, b, out=numpy.zeros_like(a), where=a != b)  # 0 for equal infinite numbers
 
 
 def _numbered(names: list[str]) -> list[str]:
-    """['', 'D.weight', 'v', 'v'] -> ['parameter 0', 'D.weight', 'v (1)', 'v (2)']"""
-    return [f'{name} ({names[:i + 1].count(name)})' if names.count(name) > 1 and name else name or f'parameter {i}'
-            for i, name in enumerate(names)]
+    """['', 'D.weight', 'v', 'v'] -> ['parameter 0', 'D.weight', 'v 2', 'v 3']"""
+    return [name if name and names.count(name) == 1 else f'{name or "parameter"} {i}' for i, name in enumerate(names)]

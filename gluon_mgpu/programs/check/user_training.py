@@ -1,8 +1,7 @@
-"""A user's training step, with what the check changes in it."""
+"""A user's training on some devices, with what the check changes in it."""
 from __future__ import annotations
 
 import gc
-import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,7 @@ from ...base.program import reason
 from ...mxnet_setup.compat import assign, fill, gluon, make_array, mx, np, npx
 from ...parallel.workers import ThisProcess, Workers
 from ...training.parameters import seed_all
-from .contents import LAYERS, NEW_TRAINER, cast, find, older, set_in_graph
+from .contents import cast, find_all, has_layer, place, switch_off
 
 
 @dataclass
@@ -30,16 +29,14 @@ class Training:
     devices: list
     workers: Workers
     dtype: str | None = None        # None: as `make` returns the parameters
-    shapes: tuple = ()              # (name, shape) of Gluon's parameters, which may wait for a first batch
-    copies: dict = field(default_factory=dict)  # {(name, shape): number} of arrays without gradients to compare
+    shapes: tuple = ()              # (path, shape) of Gluon's parameters, which may wait for a first batch
+    copies: dict = field(default_factory=dict)  # {place: number} of arrays without gradients to compare, on a device
+    constants: dict = field(default_factory=dict)  # {id: array} of those that `make` returns at each call
     plain_sgd: bool = False         # instead of a Trainer's optimizer
-    on_kvstore: bool | None = None  # where Trainers update, instead of as `make` says
-    networks: Callable | None = None  # gets [(name, block), ...], the hybridized ones, and may change them
     fixed_statistics: bool = False  # of batch norm
     zero_gradients: bool = False    # before each step
     seed: int = 0                   # of the steps
     job: Workers | None = None      # all workers, if `workers` is this one alone
-    hung: list = field(default_factory=list)  # steps in forked processes, of all trainings of the check
 
     def on_one_device(self) -> Training:
         """Return the same training on the first device only."""
@@ -50,42 +47,46 @@ class Training:
         """The result of `make`, changed as above."""
         gc.collect()  # frees earlier networks, because Gluon's blocks are in reference cycles
         self.workers.discard_errors()  # of earlier steps
-        _seed(0)
+        seed_all(0, 0)
         state = self.make(self.devices, self.workers)
-        # By name, because `make` may return a list of networks, one for each device
-        shapes = {name: cycle([shape for other, shape in self.shapes if other == name]) for name, _ in self.shapes}
-        for name, param in find(state, gluon.Parameter):
-            shape = next(shapes[name]) if name in shapes else None
-            if param._deferred_init and shape:
-                param.shape = shape
-                param._finish_deferred_init()  # before the cast, because not all initializers can fill float64
-        hybridized = [(name, block) for name, block in find(state, gluon.HybridBlock) if block._active]
-        for _, value in find(state, object):
-            if isinstance(value, LAYERS['dropout']):
-                value._rate = 0
-            elif isinstance(value, LAYERS['batchnorm']) and self.fixed_statistics:
-                value._kwargs['use_global_stats'] = True
-            elif isinstance(value, gluon.SymbolBlock):
-                set_in_graph(value, 'dropout', p='0')
-                if self.fixed_statistics:
-                    set_in_graph(value, 'batchnorm', use_global_stats='True')
-            elif isinstance(value, gluon.Trainer):
-                self._change_trainer(value)
-            cast(value, self.dtype)
-        for _, block in hybridized:
+        self._create_deferred(state)
+        blocks = [block for _, block in find_all(state, gluon.Block)]
+        hybridized = [block for block in blocks if isinstance(block, gluon.HybridBlock) and block._active]
+        for kind in ('dropout', 'batchnorm') if self.fixed_statistics else ('dropout',):
+            for block in blocks:
+                if has_layer(block, kind):
+                    switch_off(block, kind)
+        for _, trainer in find_all(state, gluon.Trainer):
+            self._change_trainer(trainer)
+        if self.dtype:
+            self._cast(state, self.dtype)
+        for block in hybridized:
+            block._clear_cached_op()  # `make` may have traced it
             block._active = True  # MXNet 2 switches it off in a cast
-        if self.networks:
-            self.networks(hybridized)
         return state
 
+    def _create_deferred(self, state: Any) -> None:
+        # By path, because `make` may return a list of networks, one for each device
+        shapes = {path: cycle([shape for other, shape in self.shapes if other == path]) for path, _ in self.shapes}
+        for path, param in find_all(state, gluon.Parameter):
+            if path in shapes and param._deferred_init:
+                param.shape = next(shapes[path])
+                param._finish_deferred_init()  # before the cast, because not all initializers can fill float64
+
+    def _cast(self, state: Any, dtype: str) -> None:
+        for _, value in [*find_all(state, (gluon.Block, gluon.Parameter))]:
+            value.cast(dtype)
+        for _, array in [*find_all(state, mx.nd.NDArray)]:
+            if id(array) not in self.constants:
+                cast(array, dtype)
+
     def _change_trainer(self, trainer: gluon.Trainer) -> None:
-        if older(trainer) and trainer._kvstore:
-            raise ValueError(f'{older(trainer)}, on which MXNet crashes: {NEW_TRAINER}')
+        if any(len(param.list_ctx()) > len(trainer._updaters) for param in trainer._params):
+            raise ValueError('make returns a Trainer made before its parameters were on more devices, which it skips: '
+                             'make a new one after reset_ctx or another initialize')
         if self.plain_sgd:
             trainer._init_optimizer('sgd', {'learning_rate': 0.1})
         settings = trainer._kvstore_params
-        if self.on_kvstore is not None:
-            settings['update_on_kvstore'] = self.on_kvstore
         if settings['update_on_kvstore'] and len(trainer._updaters) == 1:
             settings['update_on_kvstore'] = None  # a single device has no store, and MXNet fails
 
@@ -98,7 +99,7 @@ class Training:
                 for _, array in chain(*self.params()):
                     if array.grad is not None:
                         fill(array.grad, 0)
-            _seed(self.seed)
+            seed_all(self.seed, 0)
             X, y = refill(self.lists, map(self._array, batch))
             self.train_batch(state, X, y, self.devices)
             npx.waitall()  # raises errors that the parameters do not show
@@ -115,16 +116,13 @@ class Training:
 
     def _array(self, data: numpy.ndarray) -> Any:
         dtype: Any = data.dtype
-        if dtype.kind == 'f' and self.dtype:
-            dtype = self.dtype
-        elif dtype == 'float64' and not any(part.dtype in ('float64', numpy.float64) for _, part in find(
-                self.state, (gluon.Parameter, mx.nd.NDArray))):
-            dtype = 'float32'  # NumPy's default would fail on parameters with MXNet's
+        if dtype.kind == 'f':
+            dtype = self.dtype or min(dtype, numpy.dtype('float32'))  # not NumPy's default, which MXNet's would not fit
         return make_array((np if npx.is_np_array() else mx.nd).array, data, dtype=dtype)
 
     def values(self) -> list:
         """Return the values of the parameters on each device of all workers; blocks."""
-        values = [[array.asnumpy() for _, array in on_device] for on_device in self.params()]
+        values = [[array.asnumpy() * 1.0 for _, array in on_device] for on_device in self.params()]  # also of masks
         return [*chain(*self.workers.allgather(values))]
 
     def assign(self, values: Sequence) -> None:
@@ -134,25 +132,21 @@ class Training:
                 assign(array, value)
 
     def params(self) -> list:
-        """Return [(name, array), ...] of the parameters on each device that has some, first those with gradients."""
+        """Return [(path, array), ...] of the parameters on each device that has some, first those with gradients."""
         found: dict = {}
         seen: Counter = Counter()
-        for name, array in find(self.state, mx.nd.NDArray):
-            key = name, array.shape
+        for path, array in find_all(self.state, mx.nd.NDArray):
+            key = place(path, array)
             seen[key, array.ctx] += array.grad is None
             if array.grad is not None or seen[key, array.ctx] <= self.copies.get(key, 0):
-                found.setdefault(array.ctx, []).append((name, array))
+                found.setdefault(array.ctx, []).append((path, array))
         on = {device: sorted(named, key=lambda pair: pair[1].grad is None) for device, named in found.items()
               if any(array.grad is not None for _, array in named)}
         if not on:
             raise ValueError(f'make returned {type(self.state).__name__} without parameters: return the network, the '
-                             'Trainer or the arrays with gradients, also in lists, dicts or objects')
+                             'Trainer or the arrays with gradients, also in lists, dicts or as attributes')
         for device in on:
             if device not in self.devices:
                 raise ValueError(f'make puts parameters on {device}: use only the devices that it gets, {self.devices}')
         return [*on.values()]
 
-
-def _seed(seed: int) -> None:
-    seed_all(seed, 0)
-    random.seed(seed)

@@ -1,0 +1,273 @@
+"""Differences that count, batches that a step cannot take, and what a check changes in the program."""
+import random
+import re
+import weakref
+from functools import partial
+
+import numpy
+import pytest
+from bfloat16 import needs_bfloat16
+from slow import slow
+from steps_to_check import (
+    LOSS,
+    LR,
+    MOMENTUM,
+    check_two,
+    concise_step,
+    copy_with_gradient,
+    late_error,
+    make_arrays,
+    make_network,
+    step_from_scratch,
+    step_with_trainer,
+    take_gradients,
+    update,
+    with_dropout_and_batch_norm,
+)
+
+from gluon_mgpu import check_data_parallel
+from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, mx, np, npx
+from gluon_mgpu.networks.precision import Cast, conv2d
+from gluon_mgpu.parallel.split import split_batch
+
+
+def test_a_difference_above_rounding(batches):
+    """A Trainer keeps the learning rate in float32, but a difference of 1e-5 is a fault."""
+    def step(device_params, X, y, devices):
+        step_from_scratch(device_params, X, y, devices, batch_size=len(X) * (1 + 1e-5 * len(devices)))
+    assert not check_two(make_arrays, step, batches).ok
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'int32'])
+def test_numbers_of_words_are_not_taken_for_rounding(dtype):
+    """A tiny change of them does not change the update at all, and yet the step does not round."""
+    def make(devices):
+        net = gluon.nn.HybridSequential()
+        net.add(gluon.nn.Embedding(9, 3), gluon.nn.Dense(4))
+        net.initialize(ctx=devices)
+        return net, gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 1.0})
+
+    def step(state, X, y, devices):
+        net, trainer = state
+        take_gradients(net, X, y, devices)
+        trainer.step(len(X) * (1 + 1e-4 * len(devices)))
+
+    rng = numpy.random.default_rng(0)
+    report = check_two(make, step, [(rng.integers(0, 9, (16, 5)).astype(dtype), rng.integers(0, 4, 16).astype(dtype))])
+    assert not report.ok and 'in float64' in report.title, report
+
+
+def test_few_rows_are_read_and_few_states_made(batches):
+    read, made = [], []
+
+    def make(devices):
+        made.append(devices)
+        return make_arrays(devices)
+
+    def stream():
+        for batch in batches * 9:
+            read.append(batch)
+            yield batch
+    assert check_data_parallel(make, step_from_scratch, stream()).ok
+    assert len(read) == 3 and len(made) == 9  # 43 of 48 rows
+
+
+def test_a_step_that_needs_an_even_split(batches):
+    """Gluon's split_and_load raises an error, so the mistake is not silent."""
+    def train_batch(state, X, y, devices):
+        gluon.utils.split_and_load(X, devices)
+        step_from_scratch(state, X, y, devices)
+    report = check_data_parallel(make_arrays, train_batch, batches)
+    assert report.ok and 'over batches of 12, 12 rows' in report.title
+    assert re.match('batches of 10 rows are not checked, because the step raises ValueError', report.notes[0])
+    assert len(report.notes) == 4
+
+
+def test_a_step_that_fails_after_updating_some_devices(batches):
+    """The batch is skipped; its half-made update is not a mistake of the next one."""
+    def train_batch(state, X, y, devices):
+        if len(X) < len(devices):
+            state[0][0][:] += 1
+            raise AssertionError
+        step_from_scratch(state, X, y, devices)
+    report = check_data_parallel(make_arrays, train_batch, batches)
+    assert report.ok
+    assert 'of 2 rows are not checked, because the step raises AssertionError (AssertionError)' in report.notes[0]
+
+
+def test_errors_of_the_engine_are_not_those_of_the_next_step(batches):
+    """Neither in the same check nor in the next one, nor in what the user computes afterwards."""
+    def train_batch(state, X, y, devices, fails):
+        if fails(len(X)):
+            late_error(devices[-1])
+            raise AssertionError
+        step_with_trainer(state, X, y, devices)
+    with pytest.raises(AssertionError):
+        check_data_parallel(make_network, partial(train_batch, fails=lambda n: True), batches)
+    npx.waitall()
+    late_error(mx.cpu(0))
+    report = check_data_parallel(make_network, partial(train_batch, fails=lambda n: n == 10), batches)
+    assert report.ok and 'over batches of 12, 12, 2, 7, 1 rows' in report.title, report
+    npx.waitall()
+
+
+def test_an_error_that_no_parameter_shows(batches):
+    def train_batch(state, X, y, devices):
+        step_with_trainer(state, X, y, devices)
+        if len(X) == 10:
+            late_error(devices[-1])
+    report = check_data_parallel(make_network, train_batch, batches)
+    assert report.ok and re.match('batches of 10 rows are not checked, because the step raises ValueError',
+                                  report.notes[0])
+
+
+@pytest.mark.parametrize('options', [{'update_on_kvstore': None}, MOMENTUM, slow({'optimizer': 'adam'})])
+def test_a_step_that_fails_after_the_update(options, batches):
+    """The next batch does not start with what the Trainer keeps: its copies of the parameters, and momentum."""
+    def train_batch(state, X, y, devices):
+        step_with_trainer(state, X, y, devices)
+        assert len(X) != 10
+    report = check_data_parallel(partial(make_network, **options), train_batch, batches)
+    assert report.ok and 'over batches of 12, 12, 2, 7, 1 rows' in report.title, report
+
+
+def test_a_step_that_takes_whole_batches_only(batches):
+    def train_batch(state, X, y, devices):
+        assert len(X) == 12, 'not a whole batch'
+        step_from_scratch(state, X, y, devices)
+    report = check_data_parallel(make_arrays, train_batch, batches)
+    assert report.ok and 'over batches of 12, 12 rows' in report.title
+    assert all('are not checked, because the step raises AssertionError (not a whole' in note for note in report.notes)
+
+
+@pytest.mark.parametrize('dtype', ['float16', slow('float32')])
+@pytest.mark.parametrize('factor', [1, slow(1.05), 3])
+def test_a_step_that_casts_to_another_dtype(factor, dtype, batches):
+    """Parameters in float64 do not make such a step exact."""
+    def train_batch(device_params, X, y, devices):
+        X_shards, y_shards = split_batch(X, y, devices)
+        with autograd.record():
+            hidden = [(X_shard.reshape(-1, 6, 1).astype(dtype) * W.reshape(1, 6, 5).astype(dtype)).sum(axis=1)
+                      for X_shard, (W, *_) in zip(X_shards, device_params)]
+            ls = [LOSS(np.dot(np.tanh(h.astype(b.dtype) + b), W2) + b2, y_shard)
+                  for h, (_, b, W2, b2), y_shard in zip(hidden, device_params, y_shards)]
+        update(ls, device_params, len(X), LR * (factor if len(devices) > 1 else 1))
+    report = check_two(make_arrays, train_batch, batches)
+    assert report.ok is (factor == 1) and 'in its own dtype' in report.title, report
+    if factor != 1:
+        found = re.search(r'the update is (\S+) times that of one device', report.diagnosis[0])
+        assert float(found[1]) == pytest.approx(factor, abs=0.01)  # as precise as weights are measured there
+
+
+@pytest.mark.slow
+@needs_bfloat16
+@pytest.mark.parametrize('sums', [True, False])
+def test_bfloat16(image_batches, sums):
+    """MXNet cannot cast float64 to bfloat16."""
+    def make(devices):
+        nn, net = gluon.nn, gluon.nn.HybridSequential()
+        net.add(Cast('bfloat16'), conv2d(16, kernel_size=3, dtype='bfloat16'), nn.Activation('relu'), Cast('float32'),
+                nn.Dense(10))
+        net.initialize(init=init.Xavier(), ctx=devices)
+        trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': LR}, update_on_kvstore=False)
+        if not sums:
+            trainer._allreduce_grads = lambda: None
+        net.hybridize()  # which bfloat16 needs
+        return net, LOSS, trainer
+    report = check_data_parallel(make, concise_step, [(X[..., :8, :8], y) for X, y in image_batches])
+    assert report.ok is sums, report
+    assert 'in its own dtype' in report.title
+
+
+def test_a_step_that_computes_in_float32(batches):
+    def make(devices):
+        return [[copy_with_gradient(param.astype('float32'), param.ctx) for param in params]
+                for params in make_arrays(devices)]
+
+    def train_batch(state, X, y, devices, mistake=''):
+        step_from_scratch(state, X.astype('float32'), y, devices, mistake)
+    report = check_data_parallel(make, train_batch, batches)
+    assert report.ok and 'in its own dtype' in report.title
+    assert max(row[1] for row in report.parameters) < 1e-4
+    report = check_two(make, partial(train_batch, mistake='misses the last device'), batches)
+    assert 'the gradient of cpu(1) counts 0 times' in report.diagnosis[0]
+
+
+def test_a_layer_that_cannot_be_cast(batches):
+    class Layer(gluon.nn.Dense):
+        def cast(self, dtype):
+            raise TypeError('only float32')
+    report = check_data_parallel(partial(make_network, layers=lambda: [Layer(4)]), step_with_trainer, batches)
+    assert report.ok and 'in its own dtype' in report.title, report
+
+
+@pytest.mark.slow
+def test_recurrent_layers(batches):
+    """MXNet's gradients of two layers are wrong in float64."""
+    def make(devices):
+        net = gluon.nn.Sequential()
+        net.add(gluon.nn.Lambda(lambda X: X.reshape(-1, 1, 6).swapaxes(0, 1)), gluon.rnn.LSTM(5, num_layers=2),
+                gluon.nn.Lambda(lambda H: H[-1]), gluon.nn.Dense(4))
+        net.initialize(init=init.Normal(0.5), ctx=devices)
+        return net, gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': LR})
+    report = check_data_parallel(make, step_with_trainer, batches)
+    assert report.ok and 'in its own dtype' in report.title, report
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'float64'])
+def test_an_error_of_a_step_that_cannot_compute_in_float64(dtype, batches):
+    """NumPy's default in the batches does not hide it, and the batches stay as they are."""
+    def train_batch(state, X, y, devices):
+        step_with_trainer(state, X.astype('float32'), y, devices)
+        raise KeyError('a name')
+    batches = [(X.astype(dtype), y) for X, y in batches]
+    before = [X.copy() for X, _ in batches]
+    with pytest.raises(KeyError, match='a name'):
+        check_data_parallel(make_network, train_batch, batches)
+    assert all(X.dtype == dtype and (old == X).all() for (X, _), old in zip(batches, before))
+
+
+def test_earlier_networks_are_freed(batches):
+    """A check makes many networks; in memory are few."""
+    alive, numbers = weakref.WeakSet(), []
+
+    def make(devices):
+        net, trainer = make_network(devices)
+        alive.add(net)
+        numbers.append(len(alive))
+        return net, trainer
+    assert check_data_parallel(make, step_with_trainer, batches).ok
+    assert len(numbers) > 4 and max(numbers) <= 4
+
+
+def test_batch_norm_that_was_traced_before(batches):
+    """With a warm-up call in `make`, and a step that cannot compute in float64."""
+    def make(devices):
+        net, trainer = make_network(devices, layers=with_dropout_and_batch_norm)
+        net.hybridize()
+        for device in devices:
+            with autograd.record():
+                net(np.zeros((2, 6), ctx=device))
+        return net, trainer
+
+    def train_batch(state, X, y, devices):
+        step_with_trainer(state, X.astype('float32'), y, devices)
+    report = check_data_parallel(make, train_batch, batches)
+    assert report.ok and 'in its own dtype' in report.title, report
+
+
+def draws():
+    return [numpy.random.uniform(), random.random(), float(mx.nd.random.uniform().asscalar())]
+
+
+def test_random_numbers_of_the_program(batches):
+    """NumPy and Python go on as without the check; MXNet does not start again with the same numbers."""
+    found = []
+    for seed in range(2):
+        for module in (numpy.random, random, mx.random):
+            module.seed(seed)
+        assert check_two(make_arrays, step_from_scratch, batches).ok
+        found.append(draws())
+    for module in (numpy.random, random):
+        module.seed(1)
+    assert found[1][:2] == draws()[:2] and found[0][2] != found[1][2]

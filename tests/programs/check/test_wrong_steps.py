@@ -1,0 +1,586 @@
+"""Wrong steps, and what the check says about each."""
+import re
+import types
+from functools import partial
+
+import numpy
+import pytest
+from slow import slow
+from steps_to_check import (
+    COPIES_DIFFER,
+    LOSS,
+    LR,
+    MOMENTUM,
+    check_two,
+    copy_with_gradient,
+    make_accumulating,
+    make_arrays,
+    make_averages,
+    make_momentum,
+    make_network,
+    network,
+    some_slow,
+    step_from_scratch,
+    step_of_trainer,
+    step_with_trainer,
+    take_gradients,
+    update,
+    with_dropout_and_batch_norm,
+)
+
+from gluon_mgpu import check_data_parallel, scratch
+from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, npx
+from gluon_mgpu.parallel.split import split_batch
+from gluon_mgpu.parallel.step import gradients, params_with_gradients
+
+NO_SUM = r'batch 1, of 8 rows: the sum of the gradients does not reach cpu\(0\), cpu\(1\)\.'
+MEAN_OF_MEANS = 'batch 2, of 7 rows: each device has the same weight whatever its rows, a mean of means'
+ONCE = 'each row counts once, to three digits, but something else differs'
+STALE = 'batch 4, of 1 row: the gradient of the batch before is added'
+UNKNOWN = 'The cause is unknown'
+
+FROM_SCRATCH = {
+    'divides by the rows of a shard': 'batch 1, of 8 rows: the update is 2 times that of one device',
+    'divides twice': 'the update is 0.5 times that of one device',
+    'averages': 'the update is 0.5 times that of one device',
+    'a mean of means': MEAN_OF_MEANS,
+    'a stale gradient': STALE,
+    'sums into a new array': NO_SUM,
+    'sums on the first device only': r'the sum of the gradients does not reach cpu\(1\)\.',
+    'does not sum the biases': 'WRONG in 2 of 4 parameters after ' + NO_SUM,
+    'misses the last device': r'batch 1, of 8 rows: the gradient of cpu\(1\) counts 0 times',
+    'counts the first device twice': r'batch 1, of 8 rows: the gradient of cpu\(0\) counts 2 times',
+    'the first shard on all devices': r'the gradient of cpu\(0\) counts 2 times, cpu\(1\) counts 0 times',
+    'drops the rows that remain': 'batch 2, of 7 rows: row 7 counts 0 times',
+    'updates all but the last': r'batch 1, of 8 rows: the update of cpu\(1\) counts 0 times\.',
+}
+
+
+@pytest.mark.parametrize('mistake', some_slow(FROM_SCRATCH, quick=(
+    'averages', 'a mean of means', 'a stale gradient', 'sums into a new array', 'misses the last device')))
+def test_mistakes_from_scratch(mistake, batches):
+    report = check_two(make_arrays, partial(step_from_scratch, mistake=mistake), batches)
+    assert not report.ok and re.search(FROM_SCRATCH[mistake], report.diagnosis[0]), report
+    right = ['parameter 0', 'parameter 2'] if mistake == 'does not sum the biases' else []
+    assert [name for name, _, _, verdict in report.parameters if verdict == 'equal'] == right
+
+
+WITH_TRAINER = {
+    'no kvstore': NO_SUM,
+    'divides by the rows of a shard': 'the update is 2 times that of one device',
+    'means': 'the update is 2 times that of one device',
+    'means of devices': MEAN_OF_MEANS,
+    'steps by one more per device': 'the update is 0.9 times that of one device',
+    'a stale gradient': STALE,
+    'skips stale gradients': r'batch 4, of 1 row: the update of cpu\(1\) counts 0 times\.',
+    'clips each gradient': UNKNOWN,
+}
+
+
+@pytest.mark.parametrize('mistake', some_slow(WITH_TRAINER, quick=('no kvstore', 'means', 'clips each gradient')))
+def test_mistakes_with_a_trainer(mistake, batches):
+    options = {'no kvstore': {'kvstore': None}, 'skips stale gradients': {'update_on_kvstore': False}}.get(mistake, {})
+    report = check_two(partial(make_network, layers=with_dropout_and_batch_norm, **options),
+                       partial(step_with_trainer, mistake=mistake), batches)
+    assert not report.ok and re.search(WITH_TRAINER[mistake], report.diagnosis[0]), report
+
+
+def test_only_the_last_device_without_rows_adds_nothing(batches):
+    """Seen in a batch of one row, after which two devices have none."""
+    def step(state, X, y, devices):
+        X_shards, y_shards = split_batch(X, y, devices)
+        with autograd.record():
+            ls = [LOSS(network(X_shard, params), y_shard)
+                  for X_shard, params, y_shard in zip(X_shards, state, y_shards)]
+        autograd.backward(ls)
+        if len(ls) < len(devices):
+            for param in state[-1]:
+                param.grad[:] = 0
+        for arrays in zip(*state):
+            scratch.allreduce([array.grad for array in arrays])
+        for params in state:
+            scratch.sgd(params, LR, len(X))
+    report = check_data_parallel(make_arrays, step, batches)
+    assert 'batch 6, of 1 row: the gradient of the batch before is added' in report.diagnosis[0], report
+
+
+@pytest.mark.parametrize('uses', [lambda devices: devices[:1], slow(lambda devices: devices[:-1])])
+@pytest.mark.parametrize('on_kvstore', [None, False])
+def test_a_step_on_fewer_devices_than_the_network(uses, on_kvstore, batches):
+    def step(state, X, y, devices):
+        step_with_trainer(state, X, y, uses(devices) or devices)
+    report = check_two(partial(make_network, update_on_kvstore=on_kvstore), step, batches)
+    assert not report.ok and report.diagnosis[0].startswith('WRONG: Gradient of Parameter'), report
+    assert 'cpu(1) has not been updated' in report.diagnosis[0]
+    assert 'use all devices that the network is on' in report.diagnosis[1]
+
+
+def test_a_step_from_scratch_on_fewer_devices(batches):
+    def step(state, X, y, devices):
+        step_from_scratch(state[:1], X, y, devices[:1])
+    report = check_two(make_arrays, step, batches)
+    assert 'batch 1, of 8 rows: the update of cpu(1) counts 0 times.' in report.diagnosis[0]
+
+
+def own_parameters(devices):
+    return [make_arrays([device])[0] for device in devices]
+
+
+def copied_before_each_step(state, X, y, devices):
+    """The values of the first device are used, whatever the others start with."""
+    for params in state[1:]:
+        for param, first in zip(params, state[0]):
+            first.copyto(param)
+    step_from_scratch(state, X, y, devices)
+
+
+def test_devices_that_start_with_their_own_parameters(batches):
+    report = check_two(own_parameters, step_from_scratch, batches)
+    assert not report.ok and report.diagnosis[0].startswith('WRONG: the devices start with different parameters')
+    assert check_two(own_parameters, copied_before_each_step, batches).ok
+    other = check_two(own_parameters, partial(step_from_scratch, mistake='averages'), batches)
+    assert 'the update is 0.5 times that of one device' in other.diagnosis[0]
+
+
+@pytest.mark.parametrize('momentum_on, kept_in', [
+    ('the first device', 'NumPy'), ('devices with rows', 'MXNet'), slow('the first device', 'MXNet'),
+    slow('devices with rows', 'NumPy')])
+def test_momentum_that_is_not_on_all_devices(momentum_on, kept_in, batches):
+    """In arrays of MXNet, the velocities are compared as well."""
+    first = momentum_on == 'the first device'
+
+    def make(devices):
+        state = make_momentum(devices)
+        if kept_in == 'NumPy':
+            state.velocities = [[velocity.asnumpy().astype('float64') for velocity in velocities]
+                                for velocities in state.velocities]
+        return state
+
+    def train_batch(state, X, y, devices):
+        before = [[param.copy() for param in params] for params in state.device_params]
+        step_from_scratch(state.device_params, X, y, devices)
+        for params, old, velocities in [*zip(state.device_params, before, state.velocities)][:1 if first else len(X)]:
+            for param, start, velocity in zip(params, old, velocities):
+                change = param - start
+                velocity[:] = 0.9 * velocity + (change if kept_in == 'MXNet' else change.asnumpy())
+                param[:] = start + np.array(velocity, dtype=param.dtype)
+    report = check_two(make, train_batch, batches)
+    if kept_in == 'MXNet':
+        batch = 'batch 1, of 8 rows' if first else 'batch 4, of 1 row'
+        expected = COPIES_DIFFER.format(8, batch, 'cpu(1)')
+        assert report.diagnosis[0] == (expected if first else expected.replace('in 4', 'in 8'))
+    else:
+        batch = 'batch 2, of 7 rows' if first else 'batch 4, of 1 row'
+        assert f'{batch}: {ONCE}' in report.diagnosis[0] and 'keep momentum on every device' in report.diagnosis[1]
+
+
+def test_a_mistake_beside_copies(batches):
+    """The diagnosis is that of the parameters, although the copies differ as well."""
+    def step(state, X, y, devices):
+        step_from_scratch(state['params'], X, y, devices, 'misses the last device')
+        for params, squares in zip(state['params'], state['averages']):
+            for param, square in zip(params, squares):
+                square[:] = param.grad ** 2  # no sum over the rows
+    report = check_two(make_averages, step, batches)
+    assert report.diagnosis[0].endswith('the gradient of cpu(1) counts 0 times.'), report
+
+
+def test_parameters_that_become_nan(batches):
+    """On one device as well, or after a division by 0 on one of several."""
+    def on_all(state, X, y, devices):
+        step_from_scratch(state, X, y, devices)
+        for params in state if len(X) == 7 else []:
+            params[0][:] *= float('nan')
+
+    def on_the_last(state, X, y, devices):
+        step_from_scratch(state, X, y, devices)
+        if len(X) < len(devices):
+            for param in state[-1]:
+                param[:] *= float('nan')
+    report = check_two(make_arrays, on_all, batches)
+    assert 'batch 2, of 7 rows: parameters become NaN or infinite.' in report.diagnosis[0]
+    report = check_two(make_arrays, on_the_last, batches)
+    assert 'batch 4, of 1 row: parameters become NaN or infinite.' in report.diagnosis[0]
+
+
+def test_numbers_in_the_batches_that_are_not_finite(batches):
+    X, y = batches[0]
+    X = X.copy()
+    X[0, 0] = numpy.nan
+    report = check_two(make_network, step_with_trainer, [(X, y)])
+    assert 'parameters become NaN or infinite' in report.diagnosis[0]
+
+
+def test_a_step_that_keeps_values_elsewhere(batches):
+    """A second training does not start as the first did."""
+    velocities = {}
+
+    def train_batch(state, X, y, devices):
+        step_from_scratch(state, X, y, devices)
+        for param in state[0]:
+            velocities[param.shape] = 0.9 * velocities.get(param.shape, 0) - LR * param.grad.copy() / len(X)
+            param[:] += 0.9 * velocities[param.shape]
+    report = check_two(make_arrays, train_batch, batches)
+    assert report.diagnosis[0].endswith('or it keeps values that make does not return.')
+
+
+@pytest.mark.parametrize('draw', [lambda X: npx.dropout(X, p=0.5), slow(lambda X: X * np.random.normal(size=(1, 6)))])
+def test_random_numbers_on_each_device(draw, batches):
+    def train_batch(state, X, y, devices):
+        X_shards, y_shards = split_batch(X, y, devices)
+        with autograd.record():
+            ls = [LOSS(network(draw(X_shard), params), y_shard)
+                  for X_shard, params, y_shard in zip(X_shards, state, y_shards)]
+        update(ls, state, len(X))
+    report = check_data_parallel(make_arrays, train_batch, batches)
+    assert not report.ok and report.diagnosis[0].startswith('NOT CHECKED: the step draws random numbers')
+
+
+def test_a_gradient_that_is_lost_after_another_batch(batches):
+    """As with arrays of gradients that a call before has replaced. The step has no momentum."""
+    def train_batch(state, X, y, devices):
+        state.before, lost = len(X), state.before == 7 and len(devices) > 1
+        X_shards, y_shards = split_batch(X, y, devices)
+        with autograd.record():
+            ls = [LOSS(network(X_shard, params), y_shard) * (0 if lost and i == 0 else 1)
+                  for i, (X_shard, y_shard, params) in enumerate(zip(X_shards, y_shards, state.params))]
+        update(ls, state.params, len(X))
+    report = check_two(lambda devices: types.SimpleNamespace(params=make_arrays(devices), before=0),
+                       train_batch, batches)
+    assert report.diagnosis[0].endswith('batch 3, of 8 rows: the gradient of cpu(0) counts 0 times.')
+
+
+def step_with_limit(state, X, y, devices, write):
+    """Keep the parameters small, after each update."""
+    step_with_trainer(state, X, y, devices)
+    for param in params_with_gradients(state[0]):
+        if write == 'set_data':
+            param.set_data(np.clip(param.list_data()[0], -0.3, 0.3))
+        else:
+            for array in param.list_data():
+                array[:] = np.clip(array, -0.3, 0.3)
+
+
+@pytest.mark.parametrize('write, options, message', [
+    ('list_data', {}, 'batch 2, of 7 rows'), slow('list_data', {'optimizer': 'adam'}, 'batch 2, of 7 rows'),
+    ('set_data', MOMENTUM, "WRONG: the optimizer's settings or state differ"), slow('set_data', {}, ''),
+    slow('list_data', {'update_on_kvstore': False}, ''), ('list_data', {'update_on_kvstore': False, **MOMENTUM}, '')])
+def test_a_step_that_writes_into_the_parameters_of_a_trainer(write, options, message, batches):
+    report = check_two(partial(make_network, **options), partial(step_with_limit, write=write), batches)
+    assert report.ok is not message, report
+    assert not message or message in report.diagnosis[0]
+
+
+@pytest.mark.parametrize('optimizer', ['adam', 'sgd'])
+def test_an_optimizer_that_enlarges_rounding_errors(optimizer):
+    """Several devices and one round a gradient of 0 to opposite sides; all others are sums of integers, and exact."""
+    def make(devices):
+        net = gluon.nn.Dense(4, in_units=6)
+        net.initialize(ctx=devices)
+        return net, gluon.Trainer(net.collect_params(), optimizer, {'learning_rate': 0.01})
+
+    def train_batch(state, X, y, devices):
+        net, trainer = state
+        shards = split_batch(X.astype('float32'), y, devices)[0]
+        with autograd.record():
+            ls = [net(shard).sum() for shard in shards]
+        for l in ls:
+            l.backward()
+        for gradient in [*net.bias.list_grad(), *gradients(net, devices[len(shards):])]:
+            gradient[:] = 0
+        net.bias.grad(devices[0])[:] = 2.0 ** -24 * (1 if len(devices) > 1 else -1)
+        trainer.step(len(X), ignore_stale_grad=True)
+    X = numpy.arange(48 * 6).reshape(48, 6) % 7.0
+    report = check_two(make, train_batch, [(X, numpy.zeros(48, 'int32'))])
+    assert 'in its own dtype' in report.title
+    assert report.ok if optimizer == 'sgd' else report.diagnosis[0].startswith('NOT CHECKED: with plain SGD'), report
+
+
+class CountsItsCalls(mx.optimizer.Optimizer):
+    """An optimizer that a user wrote, with a step that gets shorter with each call."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.calls = 0
+
+    def create_state(self, index, weight):
+        return None
+
+    def update(self, indices, weights, gradients, states):
+        if not isinstance(weights, (list, tuple)):
+            weights, gradients = [weights], [gradients]
+        for weight, gradient in zip(weights, gradients):
+            self.calls += 1
+            weight[:] -= self.lr * self.rescale_grad / self.calls * gradient
+
+    step = update  # for MXNet 2
+
+
+@pytest.mark.parametrize('name', ['nadam', slow('sgld'), 'countsitscalls'])
+def test_optimizers_that_each_device_calls(name, batches, monkeypatch):
+    """With updates on the key-value store, all are right, also those that a user wrote."""
+    monkeypatch.setitem(mx.optimizer.Optimizer.opt_registry, 'countsitscalls', CountsItsCalls)
+    for on_kvstore in (False, None, True):
+        report = check_two(partial(make_network, optimizer=name, update_on_kvstore=on_kvstore), step_with_trainer,
+                           batches)
+        assert report.ok is (on_kvstore is not False), report
+        if not report.ok:
+            assert report.diagnosis[0].startswith("WRONG: the optimizer's settings or state differ")
+            assert 'an optimizer that counts its calls or draws random numbers drifts apart' in report.diagnosis[1]
+
+
+@pytest.mark.parametrize('optimizer, settings', [
+    ('sgd', lambda devices: {'learning_rate': 0.1 * len(devices)}),
+    ('lars', lambda devices: {'momentum': 0.9, 'lr_scheduler': mx.lr_scheduler.FactorScheduler(2, 0.5, base_lr=0.1)})])
+def test_settings_that_differ_from_those_of_one_device(optimizer, settings, batches):
+    """LARS corrects its momentum once for each parameter and device when the rate changes."""
+    report = check_data_parallel(lambda devices: make_network(
+        devices, optimizer=optimizer, settings=settings(devices), update_on_kvstore=False), step_with_trainer, batches)
+    assert report.diagnosis[0].startswith("WRONG: the optimizer's settings or state differ"), report
+
+
+@pytest.mark.parametrize('on_kvstore', [False, None])
+def test_a_step_that_leaves_old_gradients(on_kvstore, batches):
+    """It is right except for fewer rows than devices, which the Trainer refuses, or its key-value store adds."""
+    step = partial(step_with_trainer, mistake='a stale gradient')
+    report = check_two(partial(make_network, update_on_kvstore=on_kvstore), step, batches)
+    assert report.ok is (on_kvstore is False), report
+    if report.ok:
+        assert 'because the step raises UserWarning (Gradient of Parameter' in report.notes[0]
+    else:
+        assert STALE in report.diagnosis[0]
+        assert 'before the sum: prepare_idle_devices(net, X, devices)' in report.diagnosis[1]
+
+
+def noisy(state, X, y, devices):
+    net, trainer = state
+    take_gradients(net, X, y, devices)
+    trainer.allreduce_grads()
+    for param in params_with_gradients(net):
+        for gradient in param.list_grad():
+            gradient += 0.01 * np.random.normal(size=gradient.shape, ctx=gradient.ctx)
+    trainer.update(len(X))
+
+
+def test_noise_after_the_sum(batches):
+    report = check_data_parallel(partial(make_network, update_on_kvstore=False), noisy, batches)
+    assert report.diagnosis[0].startswith('NOT CHECKED: the step draws random numbers'), report
+
+
+@pytest.mark.parametrize('fault', ['weight decay', slow('loss'), slow('first device')])
+def test_weight_decay_that_differs(fault, batches):
+    """On each device before the sum, as a term of each loss, or on one device only."""
+    def decayed(l, params):
+        return l.sum() + 0.1 * (params[0] ** 2).sum() if fault == 'loss' else l
+
+    def train_batch(state, X, y, devices):
+        X_shards, y_shards = split_batch(X, y, devices)
+        with autograd.record():
+            ls = [decayed(LOSS(network(X_shard, params), y_shard), params)
+                  for X_shard, params, y_shard in zip(X_shards, state, y_shards)]
+        for l in ls:
+            l.backward()
+        if fault != 'loss':
+            for params in state if fault == 'weight decay' else state[:1] * (len(devices) > 1):
+                for param in params:
+                    param.grad[:] += 0.1 * param
+        for arrays in zip(*state):
+            scratch.allreduce([array.grad for array in arrays])
+        for params in state:
+            scratch.sgd(params, LR, len(X))
+    report = check_two(make_arrays, train_batch, batches)
+    assert ONCE in report.diagnosis[0]
+
+
+def test_another_learning_rate_on_each_device(batches):
+    def train_batch(state, X, y, devices):
+        step_from_scratch(state, X, y, devices)
+        for param in state[1] if len(devices) > 1 else []:
+            param[:] -= LR * param.grad / len(X)
+    report = check_two(make_arrays, train_batch, batches)
+    assert report.diagnosis[0].endswith('of 8 rows: the update of cpu(1) counts 2 times.')
+
+
+@pytest.mark.parametrize('fault', [0.002, slow(-0.01)])
+def test_small_faults_are_printed(fault, batches):
+    def train_batch(state, X, y, devices):
+        step_from_scratch(state, X, y, devices, batch_size=len(X) / (1 + fault * (len(devices) > 1)))
+    report = check_two(make_arrays, train_batch, batches)
+    ratio = round(1 + fault, 3)
+    assert f'the update is {ratio} times that of one device' in report.diagnosis[0]
+    assert f'cpu(0): {ratio}, ' in report.diagnosis[4]
+
+
+@pytest.mark.parametrize('mistake', ['', 'no sum'])
+@pytest.mark.parametrize('every, found_in', [(2, 'batch 2, of 7 rows'), slow(3, 'batch 3, of 8 rows')])
+def test_a_step_that_updates_after_several_batches(every, found_in, mistake, batches):
+    def make(devices):
+        return types.SimpleNamespace(rows=0, batches=0, **make_accumulating(devices))
+
+    def train_batch(state, X, y, devices):
+        for X_shard, y_shard, params in zip(*split_batch(X, y, devices), state.params):
+            with autograd.record():
+                l = LOSS(network(X_shard, params), y_shard)
+            l.backward()
+        state.rows, state.batches = state.rows + len(X), state.batches + 1
+        if state.batches % every:
+            return
+        for arrays in zip(*state.params):
+            if not mistake:
+                scratch.allreduce([array.grad for array in arrays])
+        for params in state.params:
+            scratch.sgd(params, LR, state.rows)
+            for param in params:
+                param.grad[:] = 0
+        state.rows = 0
+    report = check_two(make, train_batch, batches)
+    assert report.ok is not mistake, report
+    if mistake:
+        assert f'{found_in}: the sum of the gradients does not reach' in report.diagnosis[0]
+
+
+def test_a_single_number_as_parameter(batches):
+    """The weights are measured row by row, so they need no more numbers than rows."""
+    def make(devices):
+        return [copy_with_gradient(np.ones(1), device) for device in devices]
+
+    def train_batch(params, X, y, devices):
+        X_shards, y_shards = split_batch(X, y, devices)
+        with autograd.record():
+            ls = [(w * X_shard[:, 0] - y_shard) ** 2 for w, X_shard, y_shard in zip(params, X_shards, y_shards)]
+        for l in ls:
+            l.backward()
+        scratch.allreduce([w.grad for w in params[:max(len(devices) - 1, 1)]])
+        params[0].grad.copyto(params[-1].grad)
+        scratch.sgd(params, LR, len(X))
+    report = check_two(make, train_batch, batches)
+    assert report.diagnosis[0] == ('WRONG in 1 of 1 parameters after batch 1, of 8 rows: the gradient of cpu(1) '
+                                   'counts 0 times.')
+
+
+def test_each_device_divides_by_its_own_rows(batches):
+    """After the sum, times the devices, so that even batches are right; a device without rows divides by all rows."""
+    def train_batch(state, X, y, devices):
+        step_from_scratch(state, X, y, devices, batch_size=1e9)  # sums, and updates by almost nothing
+        for i, params in enumerate(state):
+            scratch.sgd(params, LR, len(range(i, len(X), len(devices))) * len(devices) or len(X))
+    report = check_two(make_arrays, train_batch, batches)
+    assert report.diagnosis[0].endswith(
+        'batch 2, of 7 rows: the update of cpu(0) counts 0.875 times, cpu(1) counts 1.167 times.')
+    assert 'with the same learning rate and divisor' in report.diagnosis[1]
+
+
+def class_weights(y):
+    return np.array([0.1, 1, 2, 5], ctx=y.ctx, dtype='float64')[y.astype('int32')]
+
+
+def valid(y):
+    return (y > 0).astype('float64')
+
+
+@pytest.mark.parametrize('weigh', [class_weights, slow(valid)])
+@pytest.mark.parametrize('divide_by', ['its own', 'all'])
+def test_a_weighted_mean(weigh, divide_by, batches):
+    """By the sum of the weights of each shard, or of the whole batch, as with class weights and padded sentences."""
+    def train_batch(state, X, y, devices):
+        net, trainer = state
+        X_shards, y_shards = split_batch(X, y, devices)
+        total = float(weigh(y).sum()) or 1
+        with autograd.record():
+            ls = []
+            for X_shard, y_shard in zip(X_shards, y_shards):
+                weights = weigh(y_shard)
+                l = (LOSS(net(X_shard), y_shard) * weights).sum()
+                ls.append(l / (weights.sum() + 1e-8) / len(devices) if divide_by == 'its own' else l / total)
+        step_of_trainer(ls, net, trainer, X, devices, 1)
+    report = check_two(make_network, train_batch, batches)
+    assert report.ok is (divide_by == 'all'), report
+    assert report.ok or UNKNOWN in report.diagnosis[0]
+
+
+def step_with_clipping(state, X, y, devices, where, max_norm=0.5):
+    """Clip by the norm of: the gradients of each device before the sum; all copies, or each device's, after the sum."""
+    net, trainer = state
+    take_gradients(net, X, y, devices)
+    copies = [gradients(net, [device]) for device in devices]
+    if where != 'before the sum':
+        for arrays in zip(*copies):
+            scratch.allreduce([*arrays])
+    norms = [sum((array.as_in_ctx(devices[0]) ** 2).sum() for array in arrays) ** 0.5 for arrays in copies]
+    if where == 'all copies':
+        norms = [sum(norm ** 2 for norm in norms) ** 0.5] * len(norms)
+    for arrays, norm in zip(copies, norms):
+        for array in arrays:
+            array *= np.minimum(max_norm / norm, 1).as_in_ctx(array.ctx)
+    if where == 'before the sum':
+        for arrays in zip(*copies):
+            scratch.allreduce([*arrays])
+    trainer.step(len(X))
+
+
+@pytest.mark.parametrize('where, fault', [
+    ('before the sum', UNKNOWN), ('all copies', 'the update is 0.707 times that of one device'),
+    ('each copy', '')])
+@pytest.mark.parametrize('options', [{}, slow({'optimizer': 'adam'}), slow(MOMENTUM)])
+@pytest.mark.parametrize('max_norm', [0.5, slow(3)])
+def test_clipping(where, fault, options, max_norm, batches):
+    report = check_two(partial(make_network, kvstore=None, **options),
+                       partial(step_with_clipping, where=where, max_norm=max_norm), batches)
+    assert report.ok is not fault, report
+    assert not fault or max_norm == 3 or fault in report.diagnosis[0]
+
+
+def labels_of_other_rows(state, X, y, devices):
+    order = numpy.roll(numpy.arange(len(y)), len(devices) - 1)
+    step_from_scratch(state, X, y[order], devices)
+
+
+def rows_that_influence_each_other(state, X, y, devices):
+    """Batch norm by hand, which the check cannot switch off."""
+    X_shards, y_shards = split_batch(X, y, devices)
+    with autograd.record():
+        ls = [LOSS(network((X_shard - X_shard.mean(axis=0)) / (X_shard.var(axis=0) + 1) ** 0.5, params), y_shard)
+              for X_shard, params, y_shard in zip(X_shards, state, y_shards)]
+    update(ls, state, len(X))
+
+
+@pytest.mark.parametrize('step', [labels_of_other_rows, rows_that_influence_each_other])
+def test_other_causes_are_unknown(step, batches):
+    report = check_two(make_arrays, step, batches)
+    assert report.diagnosis[0].startswith('WRONG in') and UNKNOWN in report.diagnosis[0]
+
+
+def counting(state, X, y, devices, update):
+    """Add gradients up; `update` says whether to take a step, from the calls and shards so far."""
+    net, trainer = state['state']
+    ls = take_gradients(net, X, y, devices)
+    state['calls'] += 1
+    state['shards'] += len(ls)
+    update(state, net, trainer)
+
+
+def by_shards(state, net, trainer):
+    if state['shards'] >= 2:
+        trainer.step(24)
+        state['shards'] = 0
+
+
+def broken(state, net, trainer):
+    trainer.step(24)
+    if state['calls'] > 1:
+        trainer.no_such_method()
+
+
+def make_counting(devices, **options):
+    return {'state': make_network(devices, **options), 'calls': 0, 'shards': 0}
+
+
+def test_a_step_that_counts_shards_instead_of_batches(batches):
+    report = check_data_parallel(make_counting, partial(counting, update=by_shards), batches)
+    assert not report.ok and 'after batch 1, of 12 rows' in report.diagnosis[0], report
+
+
+def test_an_error_in_a_later_batch(batches):
+    """It is not taken for a batch that the step need not take."""
+    with pytest.raises(AttributeError, match='no_such_method'):
+        check_data_parallel(make_counting, partial(counting, update=broken), batches)

@@ -5,7 +5,6 @@ starts with the checksum of the arrays and of its other items.
 """
 from __future__ import annotations
 
-import errno
 import functools
 import hashlib
 import json
@@ -66,7 +65,9 @@ def save(path: str | os.PathLike, net: Any, trainer: Any = None, **metadata) -> 
 def snapshot(net: Any, trainer: Any = None, workers: Workers | None = None) -> Snapshot:
     """Copy the state that `save` stores to the host, on all workers together; call ``npx.waitall()`` before."""
     # Reading waits for an array, except for running statistics under ``hybridize(static_shape=True)``
-    _warn_if_unregistered(net, stacklevel=4)  # shows the caller of `save`
+    for attribute in unregistered(net):
+        warnings.warn(f'{attribute} holds parameters that are not registered and not part of a checkpoint: make each '
+                      'layer or parameter an attribute, or use nn.HybridSequential', stacklevel=3)
     if unknown := of_unknown_shape(net):
         warnings.warn(f'{unknown[0]} has no values yet, because no batch has passed through its layer: '
                       f'{counted(len(unknown), "parameter")} will not be part of the checkpoint', stacklevel=3)
@@ -102,7 +103,6 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, log: Callable[[
     workers = workers or ThisProcess()
     record, arrays = workers.on_rank_0(lambda: read(path))
     parameters = {key.partition('/')[2]: kept for key, kept in arrays.items() if key.startswith('parameters/')}
-    _warn_if_unregistered(net, stacklevel=3)
     check_initialized(net)
     state.check_network(path, net, parameters, arrays)
     if trainer is not None:
@@ -159,8 +159,6 @@ def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
                 and all(len({(array.shape, array.dtype) for array in copies}) == 1 for copies in arrays.values())):
             raise ValueError
     except OSError as error:
-        if error.errno in (errno.EINVAL, errno.EISDIR):
-            raise DamagedError(f'{path}: not a regular file') from None
         raise CheckpointError(f'{path}: cannot be read ({error.strerror or error})') from None
     except CheckpointError:
         raise
@@ -183,8 +181,3 @@ def _merge_equal(copies: list[numpy.ndarray]) -> list[numpy.ndarray]:
     """Return a single copy if all have the same bits, else all copies."""
     return copies[:1] if all(copies[0].tobytes() == other.tobytes() for other in copies[1:]) else copies
 
-
-def _warn_if_unregistered(net, stacklevel: int) -> None:
-    for attribute in unregistered(net):
-        warnings.warn(f'{attribute} holds parameters that are not registered and not part of a checkpoint: make each '
-                      'layer or parameter an attribute, or use nn.HybridSequential', stacklevel=stacklevel)

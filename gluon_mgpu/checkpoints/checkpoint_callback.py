@@ -4,16 +4,13 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-import numpy
-
 from ..base.arguments import integer
-from ..base.files import open_file, write_atomically
 from ..base.program import Stopped, reason
 from ..base.text import counted
 from ..training.callback import Callback, epochs_since_best
 from ..training.epoch import DivergenceError, check_state
 from ..training.history import EpochResult
-from ..training.parameters import unchanged_names
+from ..training.parameters import first_non_finite
 from ..training.run import Run
 from . import checkpoint
 from .checkpoint import CheckpointError
@@ -76,8 +73,6 @@ class CheckpointCallback(Callback):
             except ValueError as error:
                 raise CheckpointError(f'{self.resume}: {error}') from None
             self.last = Path(self.resume)
-            if self.keep_best and run.workers.rank == 0:
-                self._restore_best(run)
 
     def epoch_begin(self, run: Run) -> None:
         if self.problem:
@@ -102,15 +97,6 @@ class CheckpointCallback(Callback):
             run.warn(f'{self.folder / BEST} is not of epoch {_best_epoch(run)}, the best one, whose checkpoint could '
                      'not be written or was removed')
 
-    def _restore_best(self, run: Run) -> None:
-        """Copy the checkpoint of the best epoch of a resumed run, if `BEST` is missing or of an abandoned branch."""
-        for path in [self.folder / BEST, Path(self.resume), *checkpoints(self.folder)]:
-            if self._is_best(path, run):
-                if path.name != BEST:
-                    with open_file(path) as file:
-                        write_atomically(self.folder / BEST, file.read())
-                return
-
     def _is_best(self, path: Path, run: Run) -> bool:
         """Return True if a file is the checkpoint of the best epoch in the history of a run."""
         with contextlib.suppress(ValueError):  # also if there is no epoch yet
@@ -132,12 +118,9 @@ class CheckpointCallback(Callback):
     def _save(self, run: Run, is_best: bool = False) -> None:
         """Wait for the devices, and write a checkpoint; a failure is reported later."""
         run.synchronize()
+        if names := [name for name in run.workers.allgather(first_non_finite(run.net)) if name]:
+            raise DivergenceError(f'{names[0]} is no longer finite {_place(run)}: use a smaller learning rate')
         snapshot = checkpoint.snapshot(run.net, run.trainer, run.workers)
-        unchanged = unchanged_names(run.net)
-        for key, arrays in snapshot.arrays.items():
-            kind, _, name = key.partition('/')  # parameters, states or gradients, which may overflow
-            if kind != 'gradients' and name not in unchanged and not all(numpy.isfinite(a).all() for a in arrays):
-                raise DivergenceError(f'{name} is no longer finite {_place(run)}: use a smaller learning rate')
         if run.workers.rank != 0:
             return
         problem, metadata = '', {'run': run.state(), 'config': self.config}
@@ -171,8 +154,5 @@ def _place(run: Run) -> str:
     """Return how far a run has come, such as ``'in epoch 2 after 17 batches'``."""
     state, epochs = run.state(), len(run.history)
     if num_batches := state['num_batches']:
-        is_all = num_batches == state['epoch_length']
-        return f'in epoch {epochs + 1} after ' + (
-            f'{"all " * (num_batches > 1)}{counted(num_batches, "batch")}, before the end of evaluation' if is_all else
-            counted(num_batches, 'batch'))
+        return f'in epoch {epochs + 1} after {counted(num_batches, "batch")}'
     return f'after epoch {epochs}' if epochs else 'before the first batch'

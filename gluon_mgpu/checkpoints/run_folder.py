@@ -100,23 +100,13 @@ def steps_in_name(path: Path) -> int:
 def newest_checkpoint(path: Path, warn: Callable[[str], None] = warn) -> tuple[Path | None, dict]:
     """Return a checkpoint and its metadata: the file `path`, or the newest complete one in the folder, or (None, {}).
 
-    Calls `warn` for each damaged or renamed one. Raises CheckpointError for one that may be intact, but cannot be read.
+    Calls `warn` for each damaged one. Raises CheckpointError for one that may be intact, but cannot be read.
     """
     if not path.is_dir():
         return path, read(path)[0]['metadata']
     for file in checkpoints(path):
         try:
-            metadata = read(file)[0]['metadata']
+            return file, read(file)[0]['metadata']
         except DamagedError as error:
             warn(f'{error}; skipped')
-            continue
-        if recorded_steps(metadata) in (None, steps_in_name(file)):  # None: not of a run; `resume.py` reports it
-            return file, metadata
-        warn(f'{file} was renamed: it was written at step {recorded_steps(metadata)}; skipped')
     return None, {}
-
-
-def recorded_steps(metadata: dict) -> int | None:
-    """Return the number of training steps in a checkpoint's metadata; None if it is not of a `Run`."""
-    run = metadata.get('run')
-    return run.get('num_steps') if isinstance(run, dict) else None

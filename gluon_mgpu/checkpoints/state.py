@@ -10,7 +10,7 @@ import numpy
 
 from ..base.arguments import is_count, is_number
 from ..base.nested import leaves
-from ..mxnet_setup.compat import MXNET_MAJOR, assign, gluon, mx, npx
+from ..mxnet_setup.compat import MXNET_MAJOR, assign, mx, npx
 from ..parallel.allreduce import dtype_and_shape
 from ..parallel.workers import Workers
 from ..training.parameters import by_name, copies, of_unknown_shape, with_grad_req
@@ -36,11 +36,8 @@ def collect_network(net: Any, workers: Workers) -> dict[str, list]:
 def check_network(path, net: Any, kept: dict[str, list], arrays: dict[str, list]) -> None:
     """Raise CheckpointError if the parameters in a checkpoint, or the gradients in `arrays`, do not fit the network."""
     params = by_name(net) if hasattr(net, 'collect_params') else {k: arrays[0] for k, arrays in copies(net).items()}
-    missing = sorted(params.keys() - kept.keys() - {*of_unknown_shape(net)})
-    unknown = sorted(kept.keys() - params.keys())
-    if missing or unknown:
-        what = f'lacks {missing[0]}' if missing else f'has {unknown[0]}, which the network lacks'
-        raise CheckpointError(f'{path}: of another network, it {what}')
+    if differing := sorted((params.keys() ^ kept.keys()) - {*of_unknown_shape(net)}):
+        raise CheckpointError(f'{path}: of another network, only one of the two has {differing[0]}')
     for name, (found, *_) in kept.items():
         shape, dtype = params[name].shape, numpy.dtype(params[name].dtype)
         if not _fits(found.shape, shape) or found.dtype != dtype:
@@ -163,19 +160,15 @@ def restore_optimizer(trainer: Any, net: Any, record: dict, arrays: dict[str, li
                 leaf[()] = values[k if len(values) > k else 0]
             key = _key(trainer, i)
             updater.states[key], updater.states_synced[key] = state, False  # possibly on the wrong device
-    _set_update_counts(trainer, {_key(trainer, i): record['counts'][name] for i, name in names.items()})
+    # The optimizer counts the updates of each parameter on each device
+    counts = {_key(trainer, i): record['counts'][name] for i, name in names.items()}
+    ids = {0, *(device.device_id for param in trainer._params for device in param.list_ctx())}
+    optimizer._all_index_update_counts = {device_id: dict(counts) for device_id in ids}
+    optimizer._index_update_count = optimizer._all_index_update_counts[0]
     optimizer.num_update = record['num_update']
     go_to_update(optimizer.lr_scheduler, optimizer.num_update, optimizer.lr)
     for name, number in record['numbers'].items():
         setattr(optimizer, name, number)
-
-
-def _set_update_counts(trainer: gluon.Trainer, counts: dict[int, int]) -> None:
-    """Set how often each parameter was updated, by its number. The optimizer counts on each device."""
-    optimizer = trainer.optimizer
-    ids = {0, *(device.device_id for param in trainer._params for device in param.list_ctx())}
-    optimizer._all_index_update_counts = {device_id: dict(counts) for device_id in ids}
-    optimizer._index_update_count = optimizer._all_index_update_counts[0]
 
 
 def _updaters(trainer) -> list:

@@ -34,19 +34,6 @@ class Chapter:
         forward, params_on = getattr(self.module, self.forward), dict(zip(devices, net))
         return lambda X: forward(X, params_on[X.ctx])
 
-    def write_model(self, net: Any, path: Any, log: Callable[[str], None]) -> None:
-        """Write the network as float32 ONNX; blocks. Given one list of parameters per device, the first is used."""
-        import numpy
-
-        from ..networks.resnet import in_float32
-        from ..programs.onnx.writing import write_model
-        params = []
-        if self.forward:
-            params = [net[0] if net and isinstance(net[0], (list, tuple)) else net]
-            net = getattr(self.module, self.forward)
-        write_model(net if params else in_float32(net), path, numpy.zeros((1, 1, 28, 28), 'float32'), *params,
-                    input_names=['images'], output_names=['scores'], param_names=self.param_names, log=log)
-
 
 def _lenet(scratch: Any, config: dict) -> list:
     return scratch.init_params()

@@ -28,7 +28,7 @@ from ..training.run import Run
 from ..training.schedules import schedule
 from ..training.signals import StopSignals
 from .chapters import CHAPTERS, Chapter
-from .resume import ResumedRun, changes, check_on_rank_0, check_position, record_resume, resumed_settings, run_to_resume
+from .resume import ResumedRun, changes, check_position, record_resume, resumed_settings, run_to_resume
 from .settings import ALL, FLAGS, SHARED, arguments_of, defaults, flags_of
 from .setup import find_devices
 
@@ -66,8 +66,6 @@ class Job:
         # 1. Compare flags first: workers with different flags would deadlock later. The platform may differ
         workers.check_equal({**versions(), 'platform': '', 'chapter': self.chapter.name,
                              **{ALL[name].flag: or_none(value) for name, value in self.settings.items()}})
-        if self.settings['resume']:
-            check_on_rank_0(self.settings['resume'], self.settings['out_dir'], workers)
         # 2. The settings, which rank 0 alone can read in the run's folder; devices and data, of which each has its own
         self.settings, self.resumed = workers.on_rank_0(self.find_settings)
         workers.on_all_ranks(self.load)

@@ -6,12 +6,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from ..base.program import InputError
 from ..base.text import or_none
 from ..checkpoints import run_folder
 from ..checkpoints.metadata import check_metadata
 from ..devices.lists import devices_text
-from ..parallel.workers import Workers
 from ..training.epoch import check_num_epochs
 from .settings import ALL, defaults, flags_of
 
@@ -60,16 +58,6 @@ def run_to_resume(resume: str, out_dir: str | None, stack: ExitStack) -> Resumed
         if run_folder.steps_in_name(newer) > metadata['run']['num_steps'] and not newer.samefile(path):
             raise ValueError(f'--resume {resume}: {newer.name} is newer and would be lost; move it elsewhere first')
     return ResumedRun(folder, config, found, metadata)
-
-
-def check_on_rank_0(resume: str, out_dir: str | None, workers: Workers) -> None:
-    """Raise InputError if the run to resume is on the machine of another worker only, where rank 0 cannot read it."""
-    path = Path(out_dir or '') if resume == AUTO else Path(resume)
-    found = workers.allgather(path.is_file() or (path / 'config.json').exists())
-    if any(found) and not found[0]:
-        host = workers.hosts[found.index(True)]
-        raise InputError(f'--resume {resume}: {path} is on {host} and not on {workers.hosts[0]}, where worker 0 reads '
-                         f'and writes it; start worker 0 on {host}, or share or copy the folder')
 
 
 def resumed_settings(chapter: str, resumed: ResumedRun, given: dict) -> dict:

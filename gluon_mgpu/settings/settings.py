@@ -178,9 +178,7 @@ def check_settings(chapter: str, settings: dict) -> dict:
     known = {setting.name: setting for setting in arguments_of(chapter)}
     for name in settings:
         if name not in known:
-            instead = ('; load images with data=load_data(...), and give epochs, folder and callbacks to run=Run(...)'
-                       if ALL.get(name) in FLAGS else '')
-            raise ValueError(f'{name}: {chapter} has no such setting; it has {", ".join(known)}{instead}')
+            raise ValueError(f'{name}: {chapter} has no such setting; it has {", ".join(known)}')
     values = {name: setting.checked(name, settings.get(name, setting.default_of(chapter)))
               for name, setting in known.items()}
     run = values['run']

@@ -225,9 +225,9 @@ def change(path, edit):
 
 @pytest.mark.parametrize('edit, message', [
     (lambda r, a: a.pop('parameters/4.bias'),
-     'of another network, it lacks 4.bias'),
+     'of another network, only one of the two has 4.bias'),
     (lambda r, a: a.update({f'parameters/{name}': [numpy.zeros(1)] for name in ('most', 'more', 'much', 'next', 'z')}),
-     'of another network, it has more, which the network lacks'),
+     'of another network, only one of the two has more'),
     (lambda r, a: a.update({'parameters/4.bias': [numpy.zeros(3, 'float32')]}),
      r'of another network, 4.bias is float32 \(3,\) in the file and float32 \(2,\) in the network'),
     (lambda r, a: a.update({'parameters/4.bias': [numpy.zeros(2, 'float16')]}),
@@ -321,7 +321,7 @@ def test_a_number_is_no_path(tmp_path):
 
 def test_a_fifo_is_rejected_without_waiting(tmp_path):
     os.mkfifo(tmp_path / 'a')
-    with pytest.raises(CheckpointError, match='a: not a regular file'):
+    with pytest.raises(CheckpointError, match=r'a: cannot be read \(not a regular file\)'):
         checkpoint.load(tmp_path / 'a', [np.ones(2)])
     with pytest.raises(OSError, match='not a regular file'):
         checkpoint.save(tmp_path / 'a', [np.ones(2)])
@@ -372,12 +372,6 @@ def test_a_forged_state_of_the_optimizer(change, devices, tmp_path):
         with pytest.raises(CheckpointError, match='a: it has no optimizer state, or a malformed one'):
             checkpoint.load(tmp_path / 'a', loop.net, loop.trainer)
     assert loop.values() == kept
-
-
-def test_a_folder_and_a_device_are_no_checkpoints(tmp_path):
-    for path, words in ((tmp_path, 'not a regular file'), ('/dev/zero', 'not a regular file')):
-        with pytest.raises(checkpoint.DamagedError, match=words):
-            checkpoint.read(path)
 
 
 def test_a_file_larger_than_the_memory_is_refused_before_it_is_read(tmp_path):

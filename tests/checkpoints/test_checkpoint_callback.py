@@ -137,16 +137,6 @@ def test_the_best_epoch_is_written_before_its_checkpoint(every, tmp_path, monkey
     assert accuracies_of(tmp_path / BEST) == [0.5, 0.7] and capsys.readouterr().err == ''
 
 
-@pytest.mark.parametrize('resumed', ['complete', 'to be continued'])
-def test_a_missing_best_epoch_is_restored_from_its_checkpoint(resumed, tmp_path, capsys):
-    """As of a run of an earlier version, which was killed before it was written."""
-    train(tmp_path, accuracies=[0.5, 0.7, 0.6], keep_best=True)
-    (tmp_path / BEST).unlink()
-    accuracies = [0.5, 0.7, 0.6] if resumed == 'complete' else [0.5, 0.7, 0.6, 0.1, 0.2]
-    train(tmp_path, accuracies=accuracies, keep_best=True, resume=checkpoints(tmp_path)[0])
-    assert accuracies_of(tmp_path / BEST) == [0.5, 0.7] and capsys.readouterr().err == ''
-
-
 def test_a_best_epoch_that_cannot_be_written(tmp_path, capsys):
     """The checkpoints are written all the same, and the run says at its end what is missing."""
     (tmp_path / BEST).mkdir()
@@ -157,22 +147,6 @@ def test_a_best_epoch_that_cannot_be_written(tmp_path, capsys):
                        'checkpoint-00000006.safetensors; the run continues')
     assert missing == (f'{tmp_path / BEST} is not of epoch 2, the best one, whose checkpoint could not be written or '
                        'was removed')
-
-
-@pytest.mark.parametrize('before, after, kept', [
-    ([0.3, 0.506], [0.3, 0.394], [0.3, 0.394]), ([0.3, 0.506], [0.3, 0.2], [0.3]),
-    ([0.3, 0.4, 0.506], [0.3, 0.4, 0.394], [0.3, 0.4]), ([0.5, 0.3, 0.2, 0.9], [0.5, 0.3, 0.2, 0.1], None),
-    ([0.5, 0.3, 0.2, 0.9], [0.5, 0.3, 0.2, 0.6], [0.5, 0.3, 0.2, 0.6])])
-def test_the_best_epoch_of_an_abandoned_branch(before, after, kept, tmp_path, capsys):
-    """It is replaced by that of the run, if a checkpoint of it is left."""
-    train(tmp_path, accuracies=before, keep_best=True)
-    checkpoints(tmp_path)[0].unlink()
-    train(tmp_path, accuracies=after, keep_best=True, resume=checkpoints(tmp_path)[0])
-    err = capsys.readouterr().err
-    if kept:
-        assert accuracies_of(tmp_path / BEST) == kept and err == ''
-    else:
-        assert err.startswith(f'{tmp_path / BEST} is not of epoch 1, the best one, whose checkpoint could not be ')
 
 
 def test_a_checkpoint_within_an_epoch_is_not_that_of_the_best_one(tmp_path, capsys):

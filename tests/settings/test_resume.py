@@ -14,7 +14,6 @@ from slow import slow
 from trainers import trainable
 
 from gluon_mgpu import concise, scratch
-from gluon_mgpu.base.program import JobError
 from gluon_mgpu.base.text import printable
 from gluon_mgpu.checkpoints import checkpoint, checkpoint_callback as callback
 from gluon_mgpu.checkpoints.checkpoint_callback import CheckpointCallback
@@ -23,10 +22,8 @@ from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import gluon
 from gluon_mgpu.networks.loss import cross_entropy
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
-from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.programs import predict
 from gluon_mgpu.programs.onnx import export
-from gluon_mgpu.settings.resume import AUTO, check_on_rank_0
 from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 from gluon_mgpu.training.run import Run
 from gluon_mgpu.training.schedules import schedule
@@ -347,23 +344,6 @@ def error_of(program, *flags, chapter=scratch):
     return line
 
 
-def test_a_renamed_checkpoint(program):
-    """Its age is read from its content, not from its name."""
-    program.start('--num-epochs', 2)
-    older, newer = checkpoints(program.out)[::-1]
-    best = older.rename(program.out / 'best.safetensors')
-    assert f'{newer.name} is newer and would be lost' in error_of(program, '--resume', best)
-    forged = best.rename(program.out / 'checkpoint-99999999.safetensors')
-    assert f'{newer.name} is newer and would be lost' in error_of(program, '--resume', forged)
-    status, out, err = program('--resume', program.out, '--quiet')  # a warning, also if quiet
-    assert status == 0 and err == f'{forged} was renamed: it was written at step 4; skipped\n'
-    status, out, err = program('--resume', program.out, '--no-quiet')
-    assert f'resuming from {newer}' in out
-    forged.unlink()
-    newer = newer.rename(program.out / 'last.safetensors')
-    assert program('--resume', newer, '--num-epochs', 3)[0] == 0
-
-
 @pytest.mark.parametrize('flags', [['--lr', 0.3], ['--seed', 1], []])
 def test_a_checkpoint_of_another_run(flags, program):
     """Also of one that only has another learning rate, or none of its settings differs."""
@@ -492,31 +472,6 @@ def test_resume_auto_after_a_full_disk(program, full_disk):
     assert status == 2 and 'No space left on device' in err
     assert program.start('--num-epochs', 1, '--resume', 'auto')[0] == 0
     assert program.config()['num_epochs'] == 1
-
-
-class TwoWorkers(Workers):
-    """This worker and one on another machine; `other_finds` says whether the other machine has the run."""
-
-    hosts = 'a', 'b'
-
-    def __init__(self, other_finds):
-        super().__init__()
-        self.other_finds = other_finds
-
-    def allgather(self, value):
-        return [value, self.other_finds]
-
-
-@pytest.mark.parametrize('auto', [True, False])
-def test_a_run_on_another_machine(tmp_path, auto):
-    folder = tmp_path / 'run'
-    where = (AUTO, str(folder)) if auto else (str(folder), None)
-    check_on_rank_0(*where, TwoWorkers(False))  # no run anywhere
-    with pytest.raises(JobError, match=f'^--resume {where[0]}: {folder} is on b and not on a, where worker 0 reads'):
-        check_on_rank_0(*where, TwoWorkers(True))
-    folder.mkdir()
-    (folder / 'config.json').touch()
-    check_on_rank_0(*where, TwoWorkers(False))  # only rank 0 needs it
 
 
 @pytest.mark.parametrize('change', [

@@ -63,7 +63,7 @@ def test_the_arguments_of_train():
 
 @pytest.mark.parametrize('chapter, changes, message', [
     ('scratch', {'momentum': 0.9}, 'momentum: scratch has no such setting; it has num_gpus, devices, b'),
-    ('concise', {'quiet': True}, 'quiet: concise has no such setting; it has .*, net; load images with data='),
+    ('concise', {'quiet': True}, 'quiet: concise has no such setting; it has .*, net$'),
     ('concise', {'lrs': 1}, 'lrs: concise has no such setting; it has .*, net$'),
     ('concise', {'batch_size': 10**400}, 'batch_size 10+: must be an integer from 1 to 2147483647'),
     ('concise', {'lr': '0.5'}, "lr '0.5': must be a number above 0"),

@@ -1,17 +1,14 @@
 """Tests of the setup of a run: devices, data and run made from settings."""
 import idx_files
 import pytest
-from gluon_mgpu.parallel.sharing import Devices
 from oracle import images
-from setups import GIVEN, setup_of
+from setups import setup_of
 from slow import slow
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.mxnet_setup.compat import mx, np
-from gluon_mgpu.parallel.allreduce import ALGORITHMS
 from gluon_mgpu.parallel.workers import ThisProcess
 from gluon_mgpu.settings.chapters import CHAPTERS
-from gluon_mgpu.settings.settings import check_settings
 from gluon_mgpu.training.parameters import copies
 from gluon_mgpu.training.run import Run
 
@@ -46,34 +43,10 @@ def test_a_worker_trains_on_its_own_device(chapter):
             devices_of(num_gpus, **changes)
 
 
-def test_devices_keep_what_they_carry():
-    devices = Devices([mx.cpu(0), mx.cpu(1)], 256, '3,1', parts=2, allreduce='ring')
-    for chapter in CHAPTERS:
-        check_settings(chapter, {**GIVEN, 'devices': devices, 'shares': None})
-        data = [(np.zeros((256, 1, 28, 28)), np.zeros(256))]
-        setup = setup_of(chapter, 2, 256, 0.1, devices=devices, data=(data, data))
-        assert (setup.devices, setup.devices.shares, setup.devices.parts) == (devices, (3, 1), 2)
-        assert setup.devices.algorithm is ALGORITHMS['ring'] and setup.devices.batch_size == 256
-
-
 def two_workers():
     workers = ThisProcess()
     workers.size = 2
     return workers
-
-
-@pytest.mark.parametrize('changes, message', [
-    ({'shares': [1, 1]}, r'shares \[1, 1\]: devices have their own'),
-    ({'accumulate': 1}, 'accumulate 1: devices have their own'),
-    ({'allreduce': 'tree'}, 'allreduce tree: devices have their own'),
-    ({'batch_size': 128}, 'batch_size 128: must be 256, as in devices'),
-    ({'num_gpus': 1}, 'num_gpus 1: must be 2, the number of devices'),
-    ({'run': Run(3)}, 'run must have the workers of devices'),
-    ])
-def test_settings_that_contradict_devices(changes, message):
-    devices = Devices([mx.cpu(0), mx.cpu(1)], 256, workers=two_workers() if 'run' in message else None)
-    with pytest.raises(ValueError, match=f'^{message}'):
-        setup_of('scratch', **{**GIVEN, 'devices': devices, **changes})
 
 
 @pytest.mark.parametrize('chapter', [scratch, slow(concise)])

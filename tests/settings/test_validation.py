@@ -4,7 +4,6 @@ import signal
 from pathlib import Path
 
 import idx_files
-import numpy
 import pytest
 from devices_flag import devices_flag
 from history_csv import history
@@ -13,7 +12,6 @@ from slow import slow
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.checkpoints.run_folder import BEST, checkpoints, read_config
-from gluon_mgpu.outputs import plot
 from gluon_mgpu.programs import predict
 from gluon_mgpu.settings import cli
 from gluon_mgpu.training import evaluate
@@ -192,13 +190,6 @@ def test_a_resumed_run_has_the_same_rows(train, tmp_path):
     assert status == 2 and err.startswith('scratch: digest of the validation images and labels ')
 
 
-def test_plots_name_the_rows(train, figures, tmp_path):
+def test_the_curve_names_the_rows(train, figures):
     train('run', *HELD_OUT, '--plot', '--num-epochs', 1)
     assert figures[-1].axes[0].get_ylabel() == 'validation accuracy (share)'
-    train('plain', '--num-epochs', 1)
-    for folders, rows in (['run'], 'validation'), (['plain'], 'test'), (['plain', 'run'], 'test and validation'):
-        assert plot.main([*folders, '--out', 'a.png']) == 0
-        axes, = figures[-1].axes
-        assert axes.get_ylabel() == f'{rows} accuracy (share)'
-        assert axes.lines[0].get_ydata()[-1] == numpy.float64(history(folders[0])[-1][
-            'test_acc' if folders[0] == 'plain' else 'validation_acc'])

@@ -113,8 +113,9 @@ def test_a_wrong_seed_or_folder():
     for seed in ('x', -1, True):
         with pytest.raises(ValueError, match=f'^seed {seed!r}: must be an integer of at least 0$'):
             next(Run(1).epochs(NO_PARAMETERS, seed=seed))
-    with pytest.raises(NotADirectoryError):
-        Run(1, folder=__file__)
+    for folder in (__file__, 'missing'):
+        with pytest.raises(ValueError, match=f'^folder {folder}: must be an existing folder$'):
+            Run(1, folder=folder)
 
 
 def test_batches_that_do_not_know_their_number():

@@ -125,8 +125,8 @@ def test_rates_that_mxnet_cannot_read():
     assert [next(found), next(found)] == [0.5, 0.0]
     with pytest.raises(ValueError, match=r'^the learning rate of update 3, -0.1: must be a number of at least 0'):
         next(found)
-    for value in (None, True, 'fast', [0.1]):
+    for value in (None, True, '0.5', [0.1]):
         with pytest.raises(ValueError, match='^the learning rate of update 1, .*: must be a number of at least 0'):
             next(schedules.rates(lambda step, value=value: value))
-    assert next(schedules.rates('0.5')) == next(schedules.rates(numpy.float32(0.5))) == 0.5
+    assert next(schedules.rates(numpy.float32(0.5))) == 0.5
     assert next(schedules.rates(None)) is None and next(schedules.rates(0.5)) == 0.5

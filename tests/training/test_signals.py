@@ -248,5 +248,5 @@ def test_a_signal_before_an_evaluation(tmp_path):
 
     signals = SimpleNamespace(received=0)
     run, line = train(tmp_path, signals=signals, callbacks=[Send()])
-    assert line == 'stopped in epoch 1 after all 3 batches, before the end of evaluation; resume with: again'
+    assert line == 'stopped in epoch 1 after 3 batches; resume with: again'
     assert run.history == []

@@ -7,12 +7,15 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy
+
 if __name__ == '__main__':
     sys.exit('run this program as a module: python -m gluon_mgpu export')
 
 from ...base.flags import Parser, path
 from ...base.text import print_text
 from ...mxnet_setup.compat import mx
+from ...networks.resnet import in_float32
 from ...settings.chapters import chapter_of
 from ..load_run import load_run, place_of, run_to_load
 from .symbol_files import load_files
@@ -58,7 +61,17 @@ def to_onnx(net: Any, path: str | os.PathLike, *examples: Any, input_names: Sequ
     elif input_names or output_names or param_names or batch_axis:
         raise ValueError('names and batch_axis are for a network with examples: pass an example of each input')
     else:
-        chapter_of(net).write_model(net, path, log)
+        _write_chapter(net, path, log)
+
+
+def _write_chapter(net: Any, path: Any, log: Callable[[str], None]) -> None:
+    """Write the network of a chapter in float32; given one list of parameters per device, the first is used."""
+    chapter, params = chapter_of(net), []
+    if chapter.forward:
+        params = [net[0] if net and isinstance(net[0], (list, tuple)) else net]
+        net = getattr(chapter.module, chapter.forward)
+    write_model(net if params else in_float32(net), path, numpy.zeros((1, 1, 28, 28), 'float32'), *params,
+                input_names=['images'], output_names=['scores'], param_names=chapter.param_names, log=log)
 
 
 def main(argv: list | None = None) -> int:

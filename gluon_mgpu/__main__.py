@@ -1,6 +1,4 @@
 """The programs of this package: ``python -m gluon_mgpu doctor``, or ``gluon-mgpu doctor``."""
-from __future__ import annotations
-
 import difflib
 import importlib
 import sys

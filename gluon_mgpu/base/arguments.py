@@ -1,6 +1,4 @@
 """Checks of numbers and texts that users pass."""
-from __future__ import annotations
-
 import math
 import operator
 import os

@@ -1,6 +1,4 @@
 """Command-line flags: the parser of all programs, and types for argparse that name the flag, the value and the rule."""
-from __future__ import annotations
-
 import argparse
 import contextlib
 import difflib

@@ -1,6 +1,4 @@
 """Facts about this machine: cores, processor and versions. Needs neither MXNet nor NumPy."""
-from __future__ import annotations
-
 import os
 import platform
 import sys

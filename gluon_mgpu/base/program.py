@@ -1,6 +1,4 @@
 """Command-line programs: printing, and ending with one line and an exit status."""
-from __future__ import annotations
-
 import contextlib
 import os
 import re

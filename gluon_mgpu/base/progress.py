@@ -1,6 +1,4 @@
 """Progress bars, and lines above them."""
-from __future__ import annotations
-
 import sys
 import threading
 

@@ -1,5 +1,4 @@
 """Text of messages, possibly with names from files and machines of others."""
-from __future__ import annotations
 
 # Control characters, which a terminal obeys, separators of lines, and signs that reorder text
 CONTROL = {number: repr(chr(number))[1:-1] for number in (

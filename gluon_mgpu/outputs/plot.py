@@ -1,6 +1,4 @@
 """Plots of accuracy and loss. Matplotlib is imported when the first one is drawn."""
-from __future__ import annotations
-
 import argparse
 import io
 import json

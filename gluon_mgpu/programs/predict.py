@@ -1,6 +1,4 @@
 """Prediction with a trained run: evaluate it on the test set, or classify image files."""
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 from pathlib import Path

@@ -1,6 +1,4 @@
 """The history of a run, one `EpochResult` per epoch, written as ``history.csv``."""
-from __future__ import annotations
-
 import csv
 from typing import Any, NamedTuple
 

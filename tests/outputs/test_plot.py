@@ -186,18 +186,6 @@ def test_matplotlib_is_loaded_only_to_draw():
     assert not new_process.facts()['matplotlib']  # after Animator().add(1, 2)
 
 
-def test_the_curve_is_not_drawn_into_the_folder_of_another_run(tmp_path, capsys):
-    folder = tmp_path / 'run'
-    folder.mkdir()
-    curve = plot.AccuracyCurve(folder / 'accuracy.png', 'title')
-    shutil.rmtree(folder)
-    folder.mkdir()
-    run = Run(1, quiet=True)
-    run.history = [EpochResult(1, 1.0, 1.0, 0.5, 1.0)]
-    curve.train_end(run)
-    assert list(folder.iterdir()) == [] and 'it was replaced by another folder' in capsys.readouterr().err
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which('make'), reason='make is not installed')
 def test_make_compare_draws_both_runs(tmp_path):

@@ -1,6 +1,4 @@
 """Drawing of a timeline: one lane per device, one colour per phase. Imports matplotlib on first use."""
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -9,8 +9,6 @@ the names, and from whether the backward pass has begun on the device. That misl
   new weights; products and differences are update.
 - ImperativeBulk is a group of operators without names, such as the layers of a network that is not hybridized.
 """
-from __future__ import annotations
-
 import json
 import re
 from collections import defaultdict

@@ -107,7 +107,7 @@ def train(step, devices: list, workers: HorovodWorkers | None = None, num_steps:
 
 def main(argv: list | None = None) -> None:
     args = read_flags(__doc__, argv, devices='cpu:0,cpu:1', at_least=2)
-    if 'HOROVOD_GLOO_RENDEZVOUS_ADDR' in os.environ:  # a worker of a job; mpirun and srun also start single programs
+    if 'HOROVOD_GLOO_RENDEZVOUS_ADDR' in os.environ:  # a worker of a job
         with HorovodWorkers() as workers:
             total = train(two_machines, [workers.device], workers)
             print(f'trained by worker {workers.rank} of {workers.size}: sum of all parameters {total:.4f}')

@@ -65,12 +65,6 @@ def words(rng, rows, *shape):
 
 # --- computer vision ---
 
-def make_images(way, devices):
-    """Image augmentation, Kaggle CIFAR-10."""
-    return way(started(layers(nn.Conv2D(3, 3, activation='relu'), nn.MaxPool2D(2), nn.Dense(3)), devices, (2, 6, 6)),
-               'sgd', {'learning_rate': 0.1, 'wd': 5e-4, 'momentum': 0.9})
-
-
 def step_ch13(state, X, y, devices, loss=cross_entropy):
     net, trainer = state
     train_batch_ch13(net, X, y, loss, trainer, devices)
@@ -191,19 +185,6 @@ class BiRNN(nn.Block):
     def forward(self, X):
         outputs = self.encoder(self.embedding(X.T))
         return self.decoder(np.concatenate((outputs[0], outputs[-1]), axis=1))
-
-
-class TextCNN(nn.Block):
-    def __init__(self):
-        super().__init__()
-        self.embedding, self.constant_embedding = nn.Embedding(VOCAB, H), nn.Embedding(VOCAB, H)
-        self.convs = nn.Sequential()
-        self.convs.add(*(nn.Conv1D(3, width, in_channels=2 * H, activation='relu') for width in (2, 3)))
-        self.pool, self.decoder = nn.GlobalMaxPool1D(), nn.Dense(2, in_units=6)
-
-    def forward(self, X):
-        embeddings = np.concatenate((self.embedding(X), self.constant_embedding(X)), axis=2).transpose(0, 2, 1)
-        return self.decoder(np.concatenate([self.pool(conv(embeddings))[:, :, 0] for conv in self.convs], axis=1))
 
 
 def make_sentiment(block, frozen):
@@ -457,30 +438,10 @@ def points(rng, rows):
     return rng.normal(size=(rows, 3)), rng.normal(size=(rows, 2))
 
 
-class Factors(nn.Block):
-    """Matrix factorization."""
-
-    def __init__(self):
-        super().__init__()
-        self.P, self.Q, self.b = nn.Embedding(VOCAB, H), nn.Embedding(VOCAB, H), nn.Embedding(VOCAB, 1)
-
-    def forward(self, user, item):
-        return (self.P(user) * self.Q(item)).sum(axis=1) + self.b(item)[:, 0]
-
-
 def make_recommender(block):
     def make(way, devices):
         return way(started(block(), devices), *ADAM)
     return make
-
-
-def step_of_ratings(state, X, y, devices):
-    net, trainer = state
-    step_of(lambda X, y: l2(net(*X), y), [net], [trainer], split_batch(X, y, devices), devices, len(y))
-
-
-def ratings(rng, rows):
-    return (words(rng, rows), words(rng, rows)), rng.normal(size=rows)
 
 
 class AutoRec(nn.Block):
@@ -530,44 +491,6 @@ def pairs(rng, rows):
     return (words(rng, rows), words(rng, rows)), words(rng, rows)
 
 
-class Caser(nn.Block):
-    def __init__(self):
-        super().__init__()
-        self.P, self.Q, self.b = nn.Embedding(VOCAB, H), nn.Embedding(VOCAB, H), nn.Embedding(VOCAB, 1)
-        self.Q_prime = nn.Embedding(VOCAB, 2 * H)
-        self.vertical, self.horizontal = (nn.Conv2D(2, kernel, in_channels=1) for kernel in ((T, 1), (2, H)))
-        self.fc = nn.Dense(H, in_units=2 * H + 2 * (T - 1), activation='relu')
-
-    def forward(self, user, seq, item):
-        X = self.Q(seq)[:, None]
-        z = self.fc(np.concatenate([conv(X).reshape(len(X), -1) for conv in (self.vertical, self.horizontal)], axis=1))
-        return (np.concatenate([z, self.P(user)], axis=1) * self.Q_prime(item)).sum(axis=1) + self.b(item)[:, 0]
-
-
-def sequences(rng, rows):
-    return (words(rng, rows), words(rng, rows, T), words(rng, rows)), words(rng, rows)
-
-
-class DeepFM(nn.Block):
-    def __init__(self):
-        super().__init__()
-        self.embedding, self.fc = nn.Embedding(VOCAB, H), nn.Embedding(VOCAB, 1)
-        self.linear, self.mlp = nn.Dense(1, in_units=1), nn.Dense(1, in_units=T * H)
-
-    def forward(self, x):
-        X = self.embedding(x)
-        squares = (X.sum(axis=1) ** 2 - (X ** 2).sum(axis=1)).sum(axis=1, keepdims=True)
-        return self.linear(self.fc(x).sum(axis=1)) + 0.5 * squares + self.mlp(X.reshape(-1, T * H))
-
-
-def step_of_deepfm(state, X, y, devices):
-    train_batch_ch13(state[0], X, y, binary, state[1], devices)
-
-
-def clicks(rng, rows):
-    return words(rng, rows, T), rng.integers(0, 2, (rows, 1)).astype('float64')
-
-
 class Chapter(NamedTuple):
     make: object
     step: object
@@ -575,7 +498,6 @@ class Chapter(NamedTuple):
 
 
 CHAPTERS = {
-    'image augmentation': Chapter(make_images, step_ch13, images),
     'fine-tuning': Chapter(make_fine_tuning, step_of_fine_tuning, images),
     'fine-tuning, the head only': Chapter(partial(make_fine_tuning, frozen=True), partial(
         step_of_fine_tuning, head_only=1), images),
@@ -583,7 +505,6 @@ CHAPTERS = {
     'FCN': Chapter(make_fcn, step_of_fcn, pixels),
     'SSD': Chapter(make_ssd, step_of_ssd, boxes),
     'BiRNN': Chapter(make_sentiment(BiRNN, 'embedding'), step_ch13, reviews),
-    'TextCNN': Chapter(make_sentiment(TextCNN, 'constant_embedding'), step_ch13, reviews),
     'attention': Chapter(make_attention, step_ch13, sentence_pairs),
     'BERT': Chapter(make_bert, step_of_bert, masked_sentences),
     'BERT classifier': Chapter(make_bert_classifier, step_ch13, inference),
@@ -591,11 +512,8 @@ CHAPTERS = {
     'seq2seq': Chapter(make_seq2seq, step_of_seq2seq, translations),
     'language model': Chapter(make_model, step_of_model, texts),
     'GAN': Chapter(make_gan, step_of_gan, points),
-    'matrix factorization': Chapter(make_recommender(Factors), step_of_ratings, ratings),
     'AutoRec': Chapter(make_recommender(AutoRec), step_of_autorec, matrices),
     'NeuMF': Chapter(make_recommender(NeuMF), step_of_ranking, pairs),
-    'Caser': Chapter(make_recommender(Caser), step_of_ranking, sequences),
-    'DeepFM': Chapter(make_recommender(DeepFM), step_of_deepfm, clicks),
 }
 
 

@@ -1,11 +1,10 @@
 """`import gluon_mgpu as d2l`: the names that the code of the two chapters uses."""
-import numpy
 import pytest
 from idx_files import dataset, write
 
 import gluon_mgpu as d2l
 from gluon_mgpu.devices.gpus import usable_gpus
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, np, npx
+from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, np, npx
 
 
 @pytest.fixture
@@ -80,19 +79,3 @@ def test_a_network_of_residual_blocks_on_all_devices(fashion_mnist):
     assert 0 <= d2l.evaluate_accuracy_gpus(net, test_iter) <= 1
 
 
-def test_accumulator_and_accuracy():
-    metric = d2l.Accumulator(2)
-    scores, labels = np.array([[0.2, 0.8], [0.9, 0.1]]), np.array([1, 1])
-    metric.add(d2l.accuracy(scores, labels), labels.size)
-    assert metric[0] / metric[1] == 0.5
-
-
-def test_resnet18_has_equal_parameters_on_all_devices():
-    net = d2l.resnet18(10)
-    devices = d2l.try_all_gpus()
-    net.initialize(init=init.Normal(sigma=0.01), ctx=devices)
-    x_shards = gluon.utils.split_and_load(np.random.uniform(size=(4, 1, 28, 28)), devices)
-    assert [net(x).shape for x in x_shards] == [(4 // len(devices), 10)] * len(devices)
-    weight = net[0].params.get('weight') if MXNET_MAJOR < 2 else net[0].weight
-    shown = [weight.data(device)[0].asnumpy() for device in devices]
-    assert all(numpy.array_equal(shown[0], other) for other in shown[1:])

@@ -75,21 +75,10 @@ def test_a_summary_leaves_out_first_epochs_and_scales_to_60000_rows():
     assert summary['rounds'] == 2
 
 
-def test_more_epochs_can_be_left_out():
-    summary = results.summarize([run_of(epoch_seconds=[9.0, 4.0, 1.0, 2.0])], uncounted=2)
-    assert (summary['fastest'], summary['epoch_seconds'], summary['slowest']) == (2.0, 3.0, 4.0)
-
-
 def test_ratios_are_to_the_reference():
     runs = {'slow': [run_of(epoch_seconds=[1, 3])], 'ours': [run_of(epoch_seconds=[1, 2])], 'gone': []}
     summaries = results.compare(runs, 'ours')
     assert {name: s['ratio'] for name, s in summaries.items()} == {'slow': 1.5, 'ours': 1.0}
-
-
-def test_without_the_reference_there_is_no_ratio():
-    summaries = results.compare({'a': [run_of()]}, 'ours')
-    assert summaries['a']['ratio'] is None
-    assert ' - ' in results.table('title', summaries)
 
 
 def test_rates_are_images_times_operations():
@@ -125,19 +114,6 @@ def test_a_table_has_a_line_for_each_contender_and_aligned_columns():
     assert [line.split()[0] for line in lines[1:]] == ['ours', 'other-one']
     assert len({len(line) for line in lines}) == 1
     assert lines[1].split()[1:6] == ['3.00', '2.00-4.00', '20,000', '-', '1.00']
-
-
-def test_a_chart_is_drawn(tmp_path):
-    tables = {'one': results.compare({'ours': [run_of()], 'b': [run_of()]}, 'ours'), 'none': {}}
-    results.chart(tables, tmp_path / 'chart.png', 'here')
-    assert (tmp_path / 'chart.png').read_bytes().startswith(b'\x89PNG')
-
-
-def test_horovod_is_compared_only_where_it_is_installed(monkeypatch):
-    for found in (None, 'found'):
-        monkeypatch.setattr('importlib.util.find_spec', lambda name, found=found: found)
-        assert (lineup.HOROVOD in compare.parse_arguments([]).only) is (found is not None)
-    assert compare.parse_arguments(['--only', 'ours']).only == ['ours']
 
 
 # --- one contender ---
@@ -211,11 +187,6 @@ def test_a_line_that_cannot_be_read_is_an_error(program, output, reason):
         process.run(sys.executable, program(f'print({output!r})'), {}, timeout=20)
 
 
-def test_a_missing_interpreter_is_an_error(program):
-    with pytest.raises(process.ProgramError, match='no-such-python'):
-        process.run('no-such-python', program(''), {}, timeout=1)
-
-
 # --- the ceiling ---
 
 @pytest.mark.slow
@@ -223,12 +194,6 @@ def test_the_ceiling_is_measured():
     rates = process.ceiling(sys.executable, 1, timeout=300)
     assert len(rates) in (3, 4)  # bfloat16 is not on every processor
     assert all(0 < rate < 1e5 for rate in rates.values())
-
-
-def test_a_ceiling_that_hangs_is_killed(program, monkeypatch):
-    monkeypatch.setattr(process, 'CEILING', program('time.sleep(60)'))
-    with pytest.raises(process.ProgramError, match=r'^took longer than 0.5 s$'):
-        process.ceiling(sys.executable, 1, timeout=0.5)
 
 
 # --- the comparison ---
@@ -283,30 +248,6 @@ def test_without_a_ceiling_the_comparison_continues(contenders, program, monkeyp
     assert 'ours  ' in out and 'peak GFLOP/s' not in out
 
 
-@pytest.mark.parametrize('arguments', [['--epochs', '1'], ['--epochs', '0'], ['--rounds', '-1'], ['--rounds', '0'],
-                                       ['--batch-size', '0'], ['--work', 'poetry'], ['--only', 'nobody'],
-                                       ['--json', 'no/such/folder/x']])
-def test_invalid_arguments_are_rejected(arguments, capsys):
-    with pytest.raises(SystemExit) as caught:
-        compare.main(arguments)
-    assert caught.value.code == 2
-
-
-def test_missing_data_is_one_line(tmp_path, capsys):
-    assert compare.main(['--only', 'ours', '--data-dir', str(tmp_path)]) == 2
-    err = capsys.readouterr().err
-    assert err.startswith('compare: ') and 'train-images' in err and err.count('\n') == 1
-
-
-def test_the_dataset_is_cut_to_the_requested_rows(tmp_path):
-    arrays = (numpy.ones((300, 28, 28), 'uint8'), numpy.arange(300)) * 2
-    for asked, num_train, num_test in ((250, 250, 32), (6, 6, 16), (1000, 300, 48)):
-        path, num_rows = rows.write(arrays, asked, tmp_path)
-        with numpy.load(path) as data:
-            assert num_rows == num_train and {k: len(data[k]) for k in data} == {
-                'images': num_train, 'labels': num_train, 'test_images': num_test, 'test_labels': num_test}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize('devices', [1, 2])
 def test_ours_trains_and_prints_its_results(tmp_path, devices):
@@ -355,19 +296,6 @@ def test_an_older_python_is_looked_for_on_the_path_and_in_pyenv(python, tmp_path
     assert environments.find_python((*versions, current)) == sys.executable
 
 
-def test_each_environment_has_versions_of_python():
-    assert environments.PYTHONS.keys() == environments.RECIPES.keys() == environments.PROOF.keys()
-
-
-def test_an_environment_is_made_with_a_python_of_its_versions(python, monkeypatch, tmp_path):
-    older, commands = python('bin/python3.97', 0), []
-    monkeypatch.setattr(environments, '_call', lambda command: commands.append([str(word) for word in command]))
-    for table, entry in ((environments.PYTHONS, ('3.97',)), (environments.RECIPES, ()), (environments.PROOF, '')):
-        monkeypatch.setitem(table, 'peer', entry)
-    environments.make('peer', tmp_path, log=lambda line: None)
-    assert [older, '-m', 'venv', '--clear', str(tmp_path / 'peer')] in commands
-
-
 def test_an_environment_that_cannot_be_created_is_removed(monkeypatch, tmp_path):
     monkeypatch.setattr(environments, 'find_python', lambda versions: sys.executable)
     monkeypatch.setitem(environments.PYTHONS, 'peer', ())
@@ -384,24 +312,6 @@ def test_an_environment_that_cannot_be_created_is_removed(monkeypatch, tmp_path)
     with pytest.raises(environments.MissingEnvironmentError, match='no matching'):
         environments.make('peer', tmp_path, log=lambda line: None)
     assert not (tmp_path / 'peer').exists()
-
-
-def test_an_existing_environment_is_checked_and_used(monkeypatch, tmp_path):
-    python = environments.python_of(tmp_path / 'peer')
-    python.parent.mkdir(parents=True)
-    python.symlink_to(sys.executable)
-    monkeypatch.setitem(environments.RECIPES, 'peer', ())
-    monkeypatch.setitem(environments.PROOF, 'peer', 'import json')
-    assert environments.make('peer', tmp_path) == python
-    monkeypatch.setitem(environments.PROOF, 'peer', 'import no_such_module')
-    with pytest.raises(environments.MissingEnvironmentError, match=r"No module named 'no_such_module'.*delete"):
-        environments.make('peer', tmp_path)
-
-
-def test_versions_are_those_of_the_interpreter():
-    found = environments.versions(sys.executable)
-    assert found['numpy'] == numpy.__version__
-    assert found['python'].count('.') == 2
 
 
 # --- the other programs ---

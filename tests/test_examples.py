@@ -14,7 +14,6 @@ from oracle import images, lenet_params, numpy_lenet, to_mx
 from slow import slow
 
 from gluon_mgpu import concise, scratch
-from gluon_mgpu.data import download
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np, npx
 from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.scratch import get_params, init_params, lenet, loss
@@ -127,24 +126,6 @@ def test_all_exercises_are_tested_and_in_the_docs():
     assert programs == EXERCISES.keys() == set(re.findall(r'\(\.\./examples/exercises/(\w+)\.py\)', text))
 
 
-def test_straight_dope__without_mnist(example, tmp_path, monkeypatch, capsys):
-    """It takes glyphs if a download fails; in a folder that the user names, a missing file is an error."""
-    folder = str(tmp_path)
-    for variable, flag, words in ((folder, '', 'GLUON_MGPU_DATA .*/mnist: '), ('', folder, '/mnist: ')):
-        monkeypatch.setenv('GLUON_MGPU_DATA', variable)
-        args = types.SimpleNamespace(dataset='mnist', data_dir=flag, train_size=64)
-        with pytest.raises(ValueError, match=f'{words}train-images.* missing; '):
-            example.load(args, 64)
-
-    def unreachable(*args):
-        raise download.DownloadError('no network; use glyphs')
-
-    monkeypatch.setattr(download, 'download', unreachable)
-    args = types.SimpleNamespace(dataset='mnist', data_dir='', train_size=64)
-    assert example.load(args, 64)[0].dataset == 'glyphs'
-    assert capsys.readouterr().out == 'glyphs instead of mnist: no network; use glyphs\n'
-
-
 def test_parallel_accuracy__every_split_counts_the_same_rows(example, device_list, capsys):
     flags = ['--dataset', 'glyphs', '--test-size', '20', '--batch-size', '7', '--rounds', '1']
     example.main([*flags, *devices_flag(device_list(4))])
@@ -165,13 +146,6 @@ def test_shared_allreduce__bytes_by_hand(example, device_list):
 def test_unequal_devices__each_context_has_a_thread_of_its_own(example, devices):
     if devices[0].device_type == 'cpu':
         assert len({example.thread_of(device) for device in devices[:2]}) == 2
-
-
-@pytest.mark.slow
-def test_learning_rates__picture(example, device_list, tmp_path):
-    picture = tmp_path / 'new' / 'grid.png'
-    example.main([*SMALL, '--num-epochs', '1', '--out', str(picture), *devices_flag(device_list(4))])
-    assert picture.read_bytes()[:4] == b'\x89PNG'
 
 
 @pytest.mark.parametrize('argv, line', [

@@ -2,7 +2,7 @@
 
 - Pages outside docs/, such as the README files, become pages of the site. Links between them and docs/ are rewritten,
   so that the same link works on GitHub and on the site. Each source file that a page links to becomes a page as well.
-- ``python tools/site_hooks.py`` writes the code that comments in some pages name: after ``<!-- code: PATH FUNCTION -->`` a
+- ``python tools/site_hooks.py`` writes the code that comments in pages name: after ``<!-- code: PATH FUNCTION -->`` a
   function without its docstring, after ``<!-- diff: PATH FUNCTION | PATH FUNCTION -->`` a diff of two.
 - Flags do not break at their hyphens. On a phone, each row of a table of three or more columns is a list, so each cell
   carries the name of its column.

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from ..base.files import check_writable, read_file
+from ..base.files import read_file
 from ..base.flags import Parser, path, picture
 from ..base.pictures import in_lines, matplotlib_defaults, write_picture
 from ..base.program import reason
@@ -178,7 +178,6 @@ def main(argv: list | None = None) -> int:
 
 def _run(args: argparse.Namespace) -> None:
     out = args.out or Path('accuracy.png')
-    check_writable(out)
     compare_runs(args.folders, out)
     print_text(f'picture: {out}')
 

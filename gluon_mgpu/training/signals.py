@@ -17,7 +17,7 @@ class StopSignals:
 
     A signal within `SAME` seconds of the first is ignored. The second works even while MXNet waits for devices. The
     handler raises no exception, because Python would lose one raised in a ``__del__``: check `received` where training
-    can stop. Does nothing outside the main thread, and for ignored signals.
+    can stop. Ignored signals stay ignored. Only for the main thread, as all handlers of Python.
     """
 
     def __init__(self):
@@ -25,8 +25,6 @@ class StopSignals:
         self._undo = contextlib.ExitStack()
 
     def __enter__(self) -> 'StopSignals':
-        if threading.current_thread() is not threading.main_thread():
-            return self
         read, write = os.pipe()
         self._undo.callback(os.close, write)  # ends the thread
         os.set_blocking(write, False)

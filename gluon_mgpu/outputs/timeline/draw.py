@@ -2,7 +2,6 @@
 import argparse
 from pathlib import Path
 
-from ...base.files import check_writable
 from ...base.flags import Parser, path, picture
 from ...base.pictures import in_lines, matplotlib_defaults, write_picture
 from ...base.text import print_text
@@ -58,6 +57,5 @@ def main(argv: list | None = None) -> int:
 def _run(args: argparse.Namespace) -> None:
     trace = Path(args.trace)
     out = args.out or trace.with_suffix('.png')
-    check_writable(out)
     draw(read(trace), out, trace.name)
     print_text(f'picture: {out}')

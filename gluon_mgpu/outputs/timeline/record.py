@@ -9,6 +9,7 @@ from statistics import median_low
 from ...base.files import write_atomically
 from ...base.machine import num_cores
 from ...base.program import reason
+from ...base.text import counted
 from ...mxnet_setup.compat import mx, npx
 from ...training.run import Callback, Run
 from .draw import draw
@@ -76,8 +77,8 @@ class Timeline(Callback):
         try:
             _, trace = median_low((step_time(parse(trace, self.trace)), trace) for trace in self.traces)
             write_atomically(self.trace, trace.encode())
-            which = f'the median of {len(self.traces)} steps' if len(self.traces) > 1 else 'one step'
-            draw(parse(trace, self.trace), self.picture, f'{self.heading}: {which}')
+            number = counted(len(self.traces), 'step')
+            draw(parse(trace, self.trace), self.picture, f'{self.heading}: the median of {number}')
             run.print(f'timeline: {self.picture}')
         except Exception as error:  # such as a full disk or a missing LaTeX; it must not hide how the run ended
             run.warn(f'no timeline: {reason(error)}')

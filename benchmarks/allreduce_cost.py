@@ -18,6 +18,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package beside benchmarks/, installed or not
 
 from allreduce_model import COSTS
+from traffic import traffic
 
 from gluon_mgpu.base.files import write_atomically
 from gluon_mgpu.base.flags import Parser, path, positive_integer, text
@@ -32,11 +33,13 @@ from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.outputs.plot import figure
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
 from gluon_mgpu.parallel.step import params_with_gradients
-from gluon_mgpu.scratch import init_params
+from gluon_mgpu.scratch import allreduce, init_params
 
 HOPS = 20            # messages there and back in one measurement; a single one would mostly time Python and waiting
 LARGE = 4 * 2**20    # float32 elements of a large message, 16 MiB: more than a core's cache
-COLORS = {name: f'C{i}' for i, name in enumerate(ALGORITHMS)}
+STARS = 'star', 'kvstore'  # MXNet's store copies all arrays to one device and back, but not by `copyto`
+ALL = {'star': allreduce, **ALGORITHMS}
+COLORS = {name: f'C{i}' for i, name in enumerate(ALL)}
 
 
 def main(argv: list | None = None) -> int:
@@ -119,12 +122,12 @@ def measure(devices: list, rounds: int) -> dict:
     for network, size in sizes.items():
         for k in range(2, len(devices) + 1):
             data = [np.zeros(size, ctx=device) for device in devices[:k]]
-            for name, algorithm in ALGORITHMS.items():
-                traffic = algorithm(data)
+            for name, algorithm in ALL.items():
+                sent, received = traffic(allreduce if name in STARS else algorithm, data)
                 row = {'network': network, 'devices': k, 'algorithm': name,
                        'seconds': _median_seconds(partial(algorithm, data), rounds),
                        'model_seconds': COSTS[name](k).seconds(4 * size, alpha, beta),
-                       'busiest_bytes': max(traffic.sent[d] + traffic.received[d] for d in devices[:k])}
+                       'busiest_bytes': max(sent[d] + received[d] for d in devices[:k])}
                 measured.append(row)
                 print(f'{network:10} {k:7} {name:16} {row["seconds"] * 1e3:11.3f} '
                       f'{row["model_seconds"] * 1e3:9.3f} {row["busiest_bytes"] / 1e6:10.2f}')
@@ -152,7 +155,7 @@ def draw_times(costs: dict, path) -> None:
         for name, cost, label in _models():
             axes.plot(ks, [cost(k).seconds(num_bytes, costs['alpha'], costs['beta']) * 1e3 for k in ks],
                       color=COLORS[name], label=f'{label}, model')
-        for name, marker in zip(ALGORITHMS, cycle('os^Dv')):
+        for name, marker in zip(ALL, cycle('os^Dv')):
             rows = _measured(costs, network, name)
             axes.plot([r['devices'] for r in rows], [r['seconds'] * 1e3 for r in rows], marker,
                       color=COLORS[name], markerfacecolor='none',  # they can overlap

@@ -50,5 +50,5 @@ def halving_doubling(k: int) -> Cost:
     return Cost(messages + whole, size + whole, busiest=2 * size + whole)
 
 
-# By the names in `gluon_mgpu.parallel.allreduce.ALGORITHMS`
+# By the names of `--allreduce`
 COSTS = {'star': star, 'ring': ring, 'tree': tree, 'halving-doubling': halving_doubling, 'kvstore': star}

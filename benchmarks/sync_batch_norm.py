@@ -26,7 +26,7 @@ from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.parallel.step import params_with_gradients
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 from gluon_mgpu.parallel.sync_batch_norm.train_batch import train_batch_synchronized
-from gluon_mgpu.parallel.workers import ThisProcess
+from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.run import Run
 
 
@@ -48,7 +48,7 @@ def make_step(sync_batch_norm, args, workers):
 def print_cost(args):
     """Time steps with and without synchronization in turns."""
     if not args.horovod:
-        return _print_cost(args, ThisProcess())
+        return _print_cost(args, Workers())
     with HorovodWorkers() as workers:
         args.devices = [workers.device]
         _print_cost(args, workers)

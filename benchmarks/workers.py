@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import platform
 import re
 import socket
 import statistics
@@ -28,7 +29,6 @@ from two_hosts import LAUNCHER, TwoHosts, obstacle
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.data import load_data
-from gluon_mgpu.distributed import launchers
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
 from gluon_mgpu.mxnet_setup.compat import np, npx
 from gluon_mgpu.mxnet_setup.installation import GET_HOROVOD
@@ -44,9 +44,8 @@ GBITS = 10, 100    # networks that the model is plotted for
 class WithoutSums(HorovodWorkers):
     """Workers that do not sum gradients, so that a step is computation only."""
 
-    def _allreduce(self, array, kind):
-        # 'numbers' are losses and signals, sent a few times per second
-        return super()._allreduce(array, kind) if kind == 'numbers' else array
+    def allreduce(self, array):
+        return array
 
     def trainer(self, *args, **settings):
         return Workers.trainer(self, *args, **settings)
@@ -82,7 +81,7 @@ def allreduce_seconds(workers, size: int, rounds: int = 21) -> float:
     for _ in range(rounds + 5):
         npx.waitall()
         began = time.perf_counter()
-        workers._allreduce(data, f'size.{size}')
+        workers.sum_by_name(data, f'size.{size}')
         npx.waitall()
         seconds.append(time.perf_counter() - began)
     return statistics.median(seconds[5:])  # the first are a warm-up
@@ -98,8 +97,8 @@ def run_as_worker(task: str, network: str | None) -> None:
 
 def message_seconds(workers, rounds: int = 200) -> float:
     """Return the median seconds of a one-byte TCP message between the two workers: half a round trip."""
-    listener = socket.create_server((launchers.address(), 0))
-    where = workers.allgather(listener.getsockname())[0]
+    listener = socket.create_server(('', 0))
+    where = workers.allgather((socket.gethostbyname(platform.node()), listener.getsockname()[1]))[0]
     connection = listener.accept()[0] if workers.rank == 0 else socket.create_connection(where)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     seconds = []

@@ -21,7 +21,7 @@ _NAMES_OF = {  # module: its public names; a deep path to anything else may chan
     'networks.loss': ('cross_entropy',),
     'networks.resnet': ('Residual', 'resnet18'),
     'networks.static_shapes': ('StaticSequential',),
-    'parallel.allreduce': ('Traffic', 'ring', 'star', 'tree'),
+    'parallel.allreduce': ('ring', 'tree'),
     'parallel.split': ('split_and_load', 'split_batch'),
     'parallel.step': ('gradients', 'prepare_idle_devices'),
     'parallel.sync_batch_norm.synchronized': ('SyncBatchNorm',),

@@ -9,13 +9,13 @@ from devices_flag import devices_flag
 from fake_clock import Clock
 
 from gluon_mgpu.mxnet_setup.compat import np
-from gluon_mgpu.parallel.allreduce import ALGORITHMS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / 'benchmarks'))
 
 import allreduce_cost
-from allreduce_cost import main
+from allreduce_cost import ALL, main
 from allreduce_model import COSTS, halving_doubling, ring, star, tree
+from traffic import traffic
 
 SIZES = {'LeNet': 6, 'ResNet-18': 11}
 
@@ -31,7 +31,7 @@ def test_times_by_hand():
     assert halving_doubling(7).seconds(12, 5, 2) == 2 * (5 + 24) + 2 * (5 + 12) + 2 * (5 + 6)
 
 
-@pytest.mark.parametrize('name', ALGORITHMS)
+@pytest.mark.parametrize('name', ALL)
 def test_the_cost_on_few_devices(name):
     assert COSTS[name](1) == (0, 0, 0)
     assert COSTS[name](2).messages == 2  # there and back
@@ -46,12 +46,29 @@ def test_tree_messages_equal_a_simulation(k):
     assert tree(k).messages == tree(k).size == 2 * down(0)
 
 
-@pytest.mark.parametrize('name', ALGORITHMS)
+# Bytes that each device sends, and receives if no others are given, counted by hand
+@pytest.mark.parametrize('name, size, sent, received', [
+    ('star', 8, [96, 32, 32, 32], None),          # 32 bytes; 3 arrays to the hub, 3 from it
+    ('ring', 8, [48] * 4, None),                  # 2 * 3 chunks of 8 bytes
+    ('tree', 8, [64, 64, 32, 32], None),          # the children of 0 are 1 and 2, that of 1 is 3
+    ('halving-doubling', 8, [48] * 4, None),      # a half and a quarter, twice
+    ('halving-doubling', 8, [80, 80, 48, 48, 32, 32], None),  # 2 devices beyond 4: all to 0 and 1, and the sum back
+    # Chunks of 3, 2 and 2 elements. Device 0 sends chunks 0, 2, then 1, 0: 3 + 2 + 2 + 3 elements of 4 bytes
+    ('ring', 7, [40, 36, 36], [36, 40, 36]),
+    # Chunks of 2, 2, 2 and 1, in halves of 4 and 3. Device 0 sends 3 and 2 elements, then 2 and 4
+    ('halving-doubling', 7, [44, 44, 40, 40], None)])
+def test_bytes_by_hand(name, size, sent, received, device_list):
+    devices = device_list(len(sent))
+    counted = traffic(ALL[name], [np.zeros(size, ctx=device) for device in devices])
+    assert [[of_device[device] for device in devices] for of_device in counted] == [sent, received or sent]
+
+
+@pytest.mark.parametrize('name', [name for name in ALL if name != 'kvstore'])
 @pytest.mark.parametrize('k', range(1, 10))
 def test_the_busiest_device_sends_and_receives_as_counted(name, k, device_list):
     devices = device_list(k)
-    traffic = ALGORITHMS[name]([np.zeros(2520, ctx=device) for device in devices])  # each k divides 2520
-    counted = max(traffic.sent[device] + traffic.received[device] for device in devices)
+    sent, received = traffic(ALL[name], [np.zeros(2520, ctx=device) for device in devices])  # each k divides 2520
+    counted = max(sent[device] + received[device] for device in devices)
     assert 4 * 2520 * COSTS[name](k).busiest == counted
 
 
@@ -106,12 +123,12 @@ def test_the_command(tmp_path, capsys, device_list, monkeypatch):
     assert main([*devices_flag(devices), '--rounds', '1', '--out-dir', str(out)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith('alpha ') and lines[0].endswith(f'between {devices[0]} and {devices[1]}')
-    assert len(lines) == 2 + 2 * 2 * len(ALGORITHMS) + 1  # networks, numbers of devices, algorithms
+    assert len(lines) == 2 + 2 * 2 * len(ALL) + 1  # networks, numbers of devices, algorithms
     costs = json.loads((out / 'costs.json').read_text())
     assert costs['devices'] == [str(d) for d in devices]
     assert costs['gradient_bytes'] == {'LeNet': 24, 'ResNet-18': 44}
     assert [(r['network'], r['devices'], r['algorithm']) for r in costs['measured']] == [
-        (network, k, algorithm) for network in SIZES for k in (2, 3) for algorithm in ALGORITHMS]
+        (network, k, algorithm) for network in SIZES for k in (2, 3) for algorithm in ALL]
     star = next(r for r in costs['measured'] if (r['devices'], r['algorithm']) == (3, 'star'))
     assert star['busiest_bytes'] == 4 * 24 and star['seconds'] > 0
     assert star['model_seconds'] == pytest.approx(4 * (costs['alpha'] + 24 * costs['beta']))

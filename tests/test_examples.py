@@ -136,10 +136,10 @@ def test_parallel_accuracy__every_split_counts_the_same_rows(example, device_lis
 def test_shared_allreduce__bytes_by_hand(example, device_list):
     devices = device_list(4)
     data = [np.arange(8, ctx=device) for device in devices]
-    traffic = example.by_chunk(data)  # 3 messages of 2 numbers, 8 bytes, to the hub and 3 back, for each of 4 hubs
-    assert list(traffic.sent.values()) == list(traffic.received.values()) == [48] * 4
-    traffic = example.by_parameter(data, [1, 5, 2])  # 5 numbers on device 0, 2 on 1, 1 on 2
-    assert list(traffic.sent.values()) == list(traffic.received.values()) == [4 * n for n in (15 + 3, 6 + 6, 3 + 7, 8)]
+    # 3 messages of 2 numbers, 8 bytes, to the hub and 3 back, for each of 4 hubs
+    assert example.traffic(example.by_chunk, data) == dict.fromkeys(devices, 96)
+    num_bytes = example.traffic(lambda data: example.by_parameter(data, [1, 5, 2]), data)  # 5 on device 0
+    assert [num_bytes[device] for device in devices] == [8 * n for n in (15 + 3, 6 + 6, 3 + 7, 8)]
     assert [d.asnumpy().tolist() for d in data] == [[16 * n for n in range(8)]] * 4
 
 

@@ -14,7 +14,7 @@ from slow import slow
 import gluon_mgpu as d2l
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np, npx
 from gluon_mgpu.parallel.split import split_and_load
-from gluon_mgpu.parallel.workers import ThisProcess
+from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.programs.onnx.graph import semantics_of
 from gluon_mgpu.training.parameters import by_name
 
@@ -240,7 +240,7 @@ def test_weights_from_pytorch(semantics, devices, tmp_path, monkeypatch):
 
 def test_many_machines_alone(semantics, devices, monkeypatch):
     """A single worker trains as without workers."""
-    workers = ThisProcess()
+    workers = Workers()
     workers.device = devices[0]
     module = type(sys)('horovod_workers')
     module.HorovodWorkers = lambda: contextlib.nullcontext(workers)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -15,7 +16,6 @@ from ours import Timing
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers, check_horovod
-from gluon_mgpu.distributed.launchers import launch_info
 from gluon_mgpu.training.run import Run
 
 
@@ -44,7 +44,7 @@ def work(job: dict) -> None:
 
 
 if __name__ == '__main__':
-    if launch_info().launcher == 'horovodrun':
+    if 'HOROVOD_RANK' in os.environ:
         work(read_job())
     else:
         launch(read_job())

@@ -21,38 +21,53 @@ wherever parameters begin, and sends and receives 4 (k - 1) / k arrays, as in a 
 """
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+
 from common import median_seconds, read_flags, run_example
-from gluon_mgpu import Traffic, ring, shard_rows, star, tree
-from gluon_mgpu.scratch import init_params
+from gluon_mgpu import ring, shard_rows, tree
+from gluon_mgpu.scratch import allreduce, init_params
 from mxnet import np
 
 
-def sum_on(hub: int, parts: list, traffic: Traffic) -> None:
+def sum_on(hub: int, parts: list) -> None:
     """Sum the parts, one per device, on the device with number `hub`, and copy the sum to the others."""
-    others = parts[:hub] + parts[hub + 1:]
-    for part in others:
-        parts[hub] += traffic.send(part, parts[hub].ctx)
-    for part in others:
-        traffic.copy(parts[hub], part)
+    allreduce([parts[hub], *parts[:hub], *parts[hub + 1:]])
 
 
-def by_parameter(gradients: list, sizes: list[int]) -> Traffic:
+def by_parameter(gradients: list, sizes: list[int]) -> None:
     """Sum each parameter on the device that has the fewest numbers to sum so far, largest parameters first."""
-    traffic, load = Traffic(gradients), [0] * len(gradients)
+    load = [0] * len(gradients)
     ends = {i: sum(sizes[:i + 1]) for i in range(len(sizes))}
     for i in sorted(ends, key=lambda i: -sizes[i]):
         hub = load.index(min(load))
         load[hub] += sizes[i]
-        sum_on(hub, [g[ends[i] - sizes[i]:ends[i]] for g in gradients], traffic)
-    return traffic
+        sum_on(hub, [g[ends[i] - sizes[i]:ends[i]] for g in gradients])
 
 
-def by_chunk(gradients: list) -> Traffic:
+def by_chunk(gradients: list) -> None:
     """Sum the i-th of k equal chunks on device i."""
-    traffic, k = Traffic(gradients), len(gradients)
+    k = len(gradients)
     for hub in range(k):
-        sum_on(hub, [g[shard_rows(g.size, hub, k)] for g in gradients], traffic)
-    return traffic
+        sum_on(hub, [g[shard_rows(g.size, hub, k)] for g in gradients])
+
+
+def traffic(algorithm: Callable, data: list) -> Counter:
+    """Call an algorithm on one array per device; return the bytes that each device sends and receives."""
+    num_bytes: Counter = Counter()
+    copyto = np.ndarray.copyto
+
+    def counting_copyto(array, other):
+        target = getattr(other, 'ctx', other)  # an array or a device
+        if target != array.ctx:
+            num_bytes[array.ctx] += 4 * array.size
+            num_bytes[target] += 4 * array.size
+        return copyto(array, other)
+
+    np.ndarray.copyto = counting_copyto
+    algorithm(data)
+    np.ndarray.copyto = copyto
+    return num_bytes
 
 
 def main(argv: list | None = None) -> None:
@@ -61,7 +76,7 @@ def main(argv: list | None = None) -> None:
     num_bytes, k = 4 * sum(sizes), len(args.devices)
     print(f'gradients of {num_bytes / 1e3:.1f} kB on each of {k} devices')
     print('algorithm                sent and received by the busiest     ms')
-    algorithms = {'star': star, 'by parameter': lambda data: by_parameter(data, sizes), 'by chunk': by_chunk,
+    algorithms = {'star': allreduce, 'by parameter': lambda data: by_parameter(data, sizes), 'by chunk': by_chunk,
                   'ring': ring, 'tree': tree}
     whole = np.arange(sum(sizes)) % 7  # whole numbers, so that every order of adding gives the same sum
     data = [whole.copyto(device) for device in args.devices]
@@ -69,8 +84,7 @@ def main(argv: list | None = None) -> None:
     equal = True
     for (name, algorithm), time in zip(algorithms.items(), seconds):
         data = [(whole * (i + 1)).copyto(device) for i, device in enumerate(args.devices)]
-        traffic = algorithm(data)
-        busiest = max(traffic.sent[device] + traffic.received[device] for device in args.devices)
+        busiest = max(traffic(algorithm, data).values())
         equal = equal and all((d.asnumpy() == whole.asnumpy() * k * (k + 1) / 2).all() for d in data)
         print(f'{name:24}  {busiest / 1e3:12.1f} kB, {busiest / num_bytes:4.2f} arrays  {1e3 * time:8.2f}')
     print(f'all sums are equal: {equal}')

@@ -19,7 +19,7 @@ import safetensors.numpy
 from ..base.files import open_file, write_atomically
 from ..base.text import counted
 from ..mxnet_setup.compat import npx
-from ..parallel.workers import ThisProcess, Workers
+from ..parallel.workers import Workers
 from ..training.parameters import check_initialized, create_deferred, of_unknown_shape, unregistered
 from . import state
 from .state import CheckpointError
@@ -72,7 +72,7 @@ def snapshot(net: Any, trainer: Any = None, workers: Workers | None = None) -> S
         warnings.warn(f'{unknown[0]} has no values yet, because no batch has passed through its layer: '
                       f'{counted(len(unknown), "parameter")} will not be part of the checkpoint', stacklevel=3)
     arrays = {key: per_device if key.startswith('gradients/') else _merge_equal(per_device)  # gradients are summed
-              for key, per_device in state.collect_network(net, workers or ThisProcess()).items()}
+              for key, per_device in state.collect_network(net, workers or Workers()).items()}
     record: dict[str, Any] = {}
     if trainer is not None:
         record['optimizer'], states = state.collect_optimizer(trainer, net)
@@ -100,7 +100,7 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, log: Callable[[
     workers : Workers, optional
         Rank 0 reads the file for all workers, whose devices count together. An error there is a `JobError` on all.
     """
-    workers = workers or ThisProcess()
+    workers = workers or Workers()
     record, arrays = workers.on_rank_0(lambda: read(path))
     parameters = {key.partition('/')[2]: kept for key, kept in arrays.items() if key.startswith('parameters/')}
     check_initialized(net)

@@ -11,7 +11,6 @@ import numpy
 from ..base.arguments import is_count, is_number
 from ..base.nested import leaves
 from ..mxnet_setup.compat import MXNET_MAJOR, assign, mx, npx
-from ..parallel.allreduce import dtype_and_shape
 from ..parallel.workers import Workers
 from ..training.parameters import by_name, copies, of_unknown_shape, with_grad_req
 from ..training.schedules import go_to_update
@@ -41,7 +40,7 @@ def check_network(path, net: Any, kept: dict[str, list], arrays: dict[str, list]
     for name, (found, *_) in kept.items():
         shape, dtype = params[name].shape, numpy.dtype(params[name].dtype)
         if not _fits(found.shape, shape) or found.dtype != dtype:
-            raise CheckpointError(f'{path}: of another network, {name} is {dtype_and_shape(found)} in the file and '
+            raise CheckpointError(f'{path}: of another network, {name} is {_dtype_and_shape(found)} in the file and '
                                   f'{dtype} {shape} in the network')
         gradient, *_ = arrays.get(f'gradients/{name}', [found])
         if gradient.shape != found.shape:
@@ -128,7 +127,7 @@ def check_optimizer(path, trainer: Any, net: Any, record: dict, arrays: dict[str
             keys = takewhile(arrays.__contains__, (f'states/{name}/{j}' for j in count()))
             weight = arrays[f'parameters/{name}'][0]
             state = trainer.optimizer.create_state_multi_precision(i, mx.nd.array(weight, dtype=weight.dtype))
-            if [dtype_and_shape(arrays[key][0]) for key in keys] != [dtype_and_shape(leaf) for leaf in leaves(state)]:
+            if [_dtype_and_shape(arrays[key][0]) for key in keys] != [_dtype_and_shape(leaf) for leaf in leaves(state)]:
                 raise CheckpointError(f"{path}: the optimizer's state of {name} does not fit: give {mine} the same "
                                       'settings')
 
@@ -196,3 +195,7 @@ def _key(trainer, i: int) -> int:
 def _new_state(trainer, i: int, k: int):
     """Create the state of a parameter on device k, as its first update would."""
     return trainer.optimizer.create_state_multi_precision(i, trainer._params[i].list_data()[k].as_nd_ndarray())
+
+
+def _dtype_and_shape(array: Any) -> str:
+    return f'{numpy.dtype(array.dtype)} {array.shape}'

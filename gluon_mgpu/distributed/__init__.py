@@ -1,1 +1,1 @@
-"""Several processes that train together: workers, Horovod, launchers, and detecting lost workers."""
+"""Several processes that train together: workers, and their Trainer."""

@@ -32,16 +32,19 @@ class ClippingTrainer(gluon.Trainer):
 
 def _clip(params: list, max_norm: float) -> None:
     """Scale the gradients to a norm of at most `max_norm`, which each device computes from its own, equal copies."""
-    for weights, gradients in zip(zip(*(param.list_data() for param in params)),
-                                  zip(*(param.list_grad() for param in params))):
-        # A stale gradient, of an earlier batch, is not used in the update
-        if not (fresh := [g for weight, g in zip(weights, gradients) if weight._fresh_grad]):
-            continue
-        dtype = numpy.result_type('float32', *(g.dtype for g in fresh))  # in float16, the sum would overflow
-        # norm = unit * relative. The squares of large numbers would overflow, so `unit` is about the largest number
-        unit = sum(abs(g).max().astype(dtype) / len(fresh) for g in fresh) + 1e-30
-        relative = sum(((g.astype(dtype, copy=False) / unit) ** 2).sum() for g in fresh) ** 0.5
-        # g <- g min(1, max_norm / norm)
-        scale = (max_norm / unit / relative).clip(0, 1)
-        for g in fresh:
-            g *= scale.astype(g.dtype, copy=False)
+    for device in params[0].list_ctx():
+        # Without those of an earlier batch, which the update ignores
+        gradients = [param.grad(device) for param in params if param.data(device)._fresh_grad]
+        if gradients:
+            # g <- g min(1, max_norm / norm)
+            scale = (max_norm / _norm(gradients)).clip(0, 1)
+            for g in gradients:
+                g *= scale.astype(g.dtype)
+
+
+def _norm(gradients: list) -> Any:
+    """Return the norm of all gradients as an array ()."""
+    dtype = numpy.result_type('float32', *(g.dtype for g in gradients))  # in float16, the sum would overflow
+    # Divide by about the largest number, because the squares of large numbers overflow
+    unit = sum(abs(g).max().astype(dtype) / len(gradients) for g in gradients) + 1e-30
+    return unit * sum(((g.astype(dtype) / unit)**2).sum() for g in gradients)**0.5

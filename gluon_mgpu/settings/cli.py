@@ -16,11 +16,10 @@ from ..checkpoints.checkpoint_callback import CheckpointCallback
 from ..checkpoints.run_folder import check_free, claim_folder
 from ..data import load_data
 from ..devices import devices_words
-from ..distributed.launchers import launch_info
 from ..mxnet_setup.runtime import environment
 from ..outputs.plot import AccuracyCurve
 from ..outputs.timeline.record import Timeline, check_profiler
-from ..parallel.workers import ThisProcess, Workers
+from ..parallel.workers import Workers
 from ..training.callback import Callback, Patience, epochs_since_best
 from ..training.evaluate import evaluate_accuracy_gpus
 from ..training.history import EpochResult, summary
@@ -195,8 +194,7 @@ class Job:
 
     def _resume_command(self) -> str:
         """Return the command that resumes this run, also if it has no checkpoint yet."""
-        launcher = f'{self.workers.launcher} ... ' if self.workers.launcher else ''
-        horovod = ' --horovod' if self.settings['horovod'] else ''
+        launcher, horovod = ('horovodrun ... ', ' --horovod') if self.settings['horovod'] else ('', '')
         return (f'{launcher}python -m gluon_mgpu.{self.chapter.name}{horovod} --resume auto --out-dir '
                 f'{quoted(self.folder)}')
 
@@ -217,11 +215,9 @@ def _workers(chapter: str, given: dict, signals: StopSignals) -> contextlib.Abst
                              '--num-gpus, --devices and --allreduce, and start one worker per device')
         from ..distributed.horovod_workers import HorovodWorkers
         return HorovodWorkers(signals, chapter)
-    info = launch_info()
-    # mpirun and srun are also used to start independent programs
-    if info.launcher == 'horovodrun' and info.size > 1:
-        raise ValueError(f'horovodrun has started {info.size} workers, and each would train alone: add --horovod')
-    return contextlib.nullcontext(ThisProcess(signals))
+    if (size := os.environ.get('HOROVOD_SIZE', '1')) != '1':
+        raise ValueError(f'horovodrun has started {size} workers, and each would train alone: add --horovod')
+    return contextlib.nullcontext(Workers(signals))
 
 
 def _given_flags(chapter: Chapter, argv: list | None) -> dict:

@@ -102,7 +102,7 @@ SHARED = (
             page='larger-batches.md#gradient-accumulation'),
     Setting('num_epochs', 'passes over the training images', 10, _from(1), int),
     Setting('seed', 'seed of the initial parameters and the order of the images', 0, _from(0), int, fixed=True),
-    Setting('allreduce', 'algorithm that sums the gradients', choices=list(ALGORITHMS), or_function=True,
+    Setting('allreduce', 'algorithm that sums the gradients', choices=['star', *ALGORITHMS], or_function=True,
             default_text='as in the book, a star: sum on the first device, then copy to the others',
             accepts='Callable | str', page='allreduce.md'),
     Setting('dtype', 'precision of the convolutions; bfloat16 needs a CPU with avx512_bf16, float16 needs GPUs (not '
@@ -151,8 +151,8 @@ FLAGS = (
     Setting('timeline', 'profile some training steps and plot the one of median duration in timeline.png', False,
             kind=bool, page='timeline.md'),
     Setting('plot', 'draw accuracy.png', True, kind=bool),
-    Setting('horovod', 'train as one worker of a job started by horovodrun, mpirun or srun; each worker has one device',
-            False, kind=bool, page='many-machines.md'),
+    Setting('horovod', 'train as one worker of a job started by horovodrun; each worker has one device', False,
+            kind=bool, page='many-machines.md'),
     Setting('quiet', 'print only the summary and warnings', False, kind=bool),
 )
 ALL = {setting.name: setting for setting in (*SHARED, *ARGUMENTS, *FLAGS)}

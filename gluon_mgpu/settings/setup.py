@@ -102,7 +102,8 @@ class TrainingSetup:
 
     def allreduce(self, allreduce: Callable) -> Callable:
         """Return the allreduce of the settings, by default this one, extended to all workers."""
-        return self.run.workers.extend_allreduce(ALGORITHMS.get(self._allreduce, self._allreduce) or allreduce)
+        chosen = self._allreduce
+        return self.run.workers.extend_allreduce(chosen if callable(chosen) else ALGORITHMS.get(chosen, allreduce))
 
     def step(self, train_batch: Callable) -> Callable:
         """Return `train_batch` of the chapter; with --accumulate, a function that calls it for each part of a batch."""

@@ -3,8 +3,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from operator import length_hint
 from typing import Any
 
@@ -44,7 +43,6 @@ class _CurrentEpoch:
         self.first_loss = math.inf  # per row, of the first batch; unknown if resumed within the epoch
         self.training = self._begun = False
         self._unread: list[list] = []
-        self._exchanges: deque[Callable] = deque()  # functions that return the losses of some batches
         self._batches_per_read = 1
         self._read_at = self._trained_at = time.perf_counter()
 
@@ -93,20 +91,21 @@ class _CurrentEpoch:
             self._read()
 
     def _read(self, num_batches: int | None = None) -> None:
-        """Read the losses of the first `num_batches` unread batches, or all, exchange them, and count what has come."""
+        """Read the losses of the first `num_batches` unread batches, or all, and add them up over the workers."""
         batches = self._unread[:num_batches]
         del self._unread[:num_batches]
-        with self._workers.engine_errors_cleared():
-            if batches:
-                for l in batches[-1]:
-                    l.wait_to_read()  # the newest batch first: then the others are ready as well, and Python waits once
-                losses = [numpy.concatenate([numpy.empty(0), *(l.asnumpy() for l in ls)]) for ls in batches]  # float64
-                sums = [number for of_batch in losses for number in (float(of_batch.sum()), len(of_batch))]
-                self._exchanges.append(self._workers.allgather_async([self._next_read_size(len(batches)), *sums]))
-            # Several workers leave the newest exchange unread, because reading the one before rarely waits
-            num_left = 1 if num_batches is not None and self._workers.size > 1 else 0
-            while len(self._exchanges) > num_left:
-                self._count(self._exchanges.popleft()())
+        if not batches:
+            return
+        for l in batches[-1]:
+            l.wait_to_read()  # the newest batch first: then the others are ready as well, and Python waits once
+        losses = [numpy.concatenate([numpy.empty(0), *(l.asnumpy() for l in ls)]) for ls in batches]  # float64
+        sums = numpy.array([(l.sum(), len(l)) for l in losses])  # loss and rows of each batch
+        self._batches_per_read = self._next_read_size(len(batches))
+        if self._workers.size > 1:
+            gathered = self._workers.allgather((sums, self._batches_per_read), 'the losses')
+            sums = sum(of_worker for of_worker, _ in gathered)
+            self._batches_per_read = gathered[0][1]  # that of rank 0, so that all read the same batches
+        self._count(sums.tolist())
 
     def _next_read_size(self, num_batches: int) -> int:
         """Return how many batches to read next, about `SECONDS_BETWEEN_READS` from now."""
@@ -115,12 +114,9 @@ class _CurrentEpoch:
         self._read_at = now
         return min(MAX_UNREAD, int(SECONDS_BETWEEN_READS / max(seconds_per_batch, 1e-6)) or 1)
 
-    def _count(self, gathered: list) -> None:
-        """Add up the numbers that each worker has sent for the same batches, and show progress."""
-        self._batches_per_read = int(gathered[0][0])  # rank 0 decides, so that all workers read the same batches
-        # Loss and rows of each batch, summed over the workers: (workers, 1 + 2 batches) -> (batches, 2)
-        sums = numpy.array(gathered)[:, 1:].reshape(len(gathered), -1, 2).sum(axis=0)
-        for loss, rows in sums.tolist():
+    def _count(self, sums: list) -> None:
+        """Add up the loss and rows of batches, and show progress."""
+        for loss, rows in sums:
             self._num_counted += 1
             if not math.isfinite(loss):
                 raise DivergenceError(f'the loss is {loss} in epoch {self.number}, batch {self._num_counted}: use a '

@@ -1,16 +1,17 @@
 """Accuracy of a network on a dataset, computed on one device or on several in parallel."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 import numpy
 
+from ..base.program import Stopped
 from ..base.text import counted
 from ..data.batches import as_pair
 from ..devices.lists import check_list, check_omp_threads
 from ..mxnet_setup.compat import Context, mx, np, npx
 from ..parallel.split import split_batch
-from ..parallel.workers import ThisProcess, Workers
+from ..parallel.workers import Workers
 
 MAX_STARTED = 8  # batches queued on the devices at a time; more would take more memory
 
@@ -82,35 +83,35 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
     """
     if not callable(split_f):
         raise ValueError(f'split_f {split_f}: must be a function; pass the devices as devices=[...]')
-    devices, workers = check_list(_devices_of(net) if devices is None else devices), workers or ThisProcess()
+    devices, workers = check_list(_devices_of(net) if devices is None else devices), workers or Workers()
     check_omp_threads(devices)
     npx.waitall()  # under ``hybridize(static_shape=True)``, backward passes write statistics without the engine
 
-    def counts() -> Iterator[tuple[float, int]]:
-        started: list = []
-        for features, labels in map(as_pair, data_iter):
-            X_shards, y_shards = split_f(features, labels, devices)
-            # Run in parallel
-            pred_shards = [net(X_shard) for X_shard, y_shard in zip(X_shards, y_shards) if len(y_shard)]
-            num_correct = [*map(count_correct, pred_shards, filter(len, y_shards))]
-            started.append((num_correct, labels.size))
-            if len(started) == MAX_STARTED:
-                yield _read(started[:MAX_STARTED // 2])
-                del started[:MAX_STARTED // 2]
-        yield _read(started)
-
-    with workers.engine_errors_cleared():
-        correct, rows = workers.allreduce_counts(counts())
+    started, correct, rows = [], 0.0, 0  # started: arrays () of numbers of correct rows
+    for features, labels in map(as_pair, data_iter):
+        X_shards, y_shards = split_f(features, labels, devices)
+        # Run in parallel
+        pred_shards = [net(X_shard) for X_shard, y_shard in zip(X_shards, y_shards) if len(y_shard)]
+        started.append([*map(count_correct, pred_shards, filter(len, y_shards))])
+        rows += labels.size
+        if len(started) == MAX_STARTED:
+            correct += _sum(started[:MAX_STARTED // 2])
+            del started[:MAX_STARTED // 2]
+        if workers.own_signals.received:
+            break
+    counts = workers.allgather((correct + _sum(started), rows), 'an evaluation')
+    if workers.signals.received:
+        raise Stopped(workers.signals.received)
+    correct, rows = map(sum, zip(*counts))
     if rows == 0:
         raise ValueError('the dataset holds 0 rows: accuracy needs at least one; pass an iterator that yields batches')
     return correct / rows
 
 
-def _read(started: list) -> tuple[float, int]:
-    """Wait for batches; return their number of correct rows and of all rows."""
+def _sum(started: list) -> float:
+    """Wait for batches; return their number of correct rows."""
     # Read the last batch first. When it is ready, the others are as well, so Python waits only once
-    correct = sum(float(n) for num_correct, _ in reversed(started) for n in num_correct)
-    return correct, sum(size for _, size in started)
+    return sum(float(n) for num_correct in reversed(started) for n in num_correct)
 
 
 def _devices_of(net) -> list:

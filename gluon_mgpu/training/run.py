@@ -23,7 +23,7 @@ from ..base.text import counted
 from ..data.batches import check_pairs
 from ..mxnet_setup.compat import gluon
 from ..parallel.step import check_trainer
-from ..parallel.workers import ThisProcess, Workers, checksum
+from ..parallel.workers import Workers, checksum
 from .callback import Callback, callback_list
 from .epoch import DivergenceError, _CurrentEpoch, check_num_epochs, check_state
 from .history import EpochResult, summary, write_history
@@ -72,7 +72,7 @@ class Run:
         if evaluated not in ('test', 'validation'):
             raise ValueError(f"evaluated {evaluated!r}: must be 'test' or 'validation'")
         self.evaluated = evaluated
-        self.workers, self.callbacks = workers or ThisProcess(), callback_list(callbacks)
+        self.workers, self.callbacks = workers or Workers(), callback_list(callbacks)
         self.history: list[EpochResult] = []
         self.num_steps, self.complete = 0, False
         self.net: Any = []  # no parameters, until `epochs` sets it
@@ -159,19 +159,18 @@ class Run:
         if self._seed is not None:
             seed_all(self._seed, epoch.number)    # 1. `train_iter` may draw random numbers
         self._call('epoch_begin')                 # 2. outside the time of training
+        self.workers.place = f'epoch {epoch.number}'
         epoch.begin(train_iter, self.num_epochs)  # 3. the clock starts
         for batch in islice(train_iter, epoch.num_batches, None):
             if self._broadcast_pending:  # not before, because a network may get its shapes from the first batch
                 self.workers.broadcast_parameters(self.net, batch[0], statistics=not self.num_steps)
                 self._broadcast_pending = False
             self.lr = next(self._lrs)
-            self.workers.place = f'batch {epoch.num_batches + 1} of epoch {epoch.number}'
             yield batch
             epoch.num_batches += 1
             self.num_steps += 1
             self._call('batch_end')
             self._stop_after_signal()
-        self.workers.place = f'the end of epoch {epoch.number}'
         if not epoch.num_batches:
             raise ValueError(f'train_iter has no batches in epoch {epoch.number}: pass batches that can be read again '
                              'in each epoch, not a generator')
@@ -273,5 +272,5 @@ class Run:
 
     def _stop_after_signal(self) -> None:
         """Raise `Stopped` if all workers know of a signal; does not block."""
-        if signum := self.workers.pending_signal():
-            raise Stopped(signum)
+        if self.workers.signals.received:
+            raise Stopped(self.workers.signals.received)

@@ -14,14 +14,13 @@ SCHEDULES = ('constant', 'cosine', 'step')
 
 
 def rates(lr: float | Callable[[int], float] | None, start: int = 1) -> Iterator[float | None]:
-    """Yield the learning rate of each update from `start`; None if `lr` is None. Raises ValueError for a wrong rate."""
+    """Iterate over the learning rates of the updates from `start`; None if `lr` is None. Wrong: ValueError."""
     if isinstance(lr, lr_scheduler.LRScheduler):
         lr = copy.deepcopy(lr)  # it has state, and the caller may use it again
         go_to_update(lr, start - 1)
     if callable(lr):
-        for update in count(start):
-            yield _checked(lr(update), update)
-    yield from repeat(None if lr is None else _checked(lr, 1))
+        return (_checked(lr(update), update) for update in count(start))
+    return repeat(None if lr is None else _checked(lr, 1))
 
 
 def _checked(rate: Any, update: int) -> float:

@@ -13,7 +13,7 @@ from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.checkpoints.checkpoint_callback import CheckpointCallback
 from gluon_mgpu.checkpoints.run_folder import BEST, checkpoints
 from gluon_mgpu.mxnet_setup.compat import gluon, np
-from gluon_mgpu.parallel.workers import ThisProcess
+from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.epoch import DivergenceError
 from gluon_mgpu.training.run import Callback, Run
 
@@ -96,7 +96,7 @@ def test_gradients_may_overflow(devices, tmp_path):
     net.initialize(ctx=devices)
     net.weight.grad_req = 'add'
     net.weight.list_grad()[0][:] = float('inf')
-    run = SimpleNamespace(net=net, trainer=None, workers=ThisProcess(), synchronize=lambda: None, history=[],
+    run = SimpleNamespace(net=net, trainer=None, workers=Workers(), synchronize=lambda: None, history=[],
                           state=lambda: {'num_steps': 1, 'num_batches': 0})
     callback = CheckpointCallback(tmp_path, every=1)
     run.num_steps = 1
@@ -163,7 +163,7 @@ def test_a_checkpoint_within_an_epoch_is_not_that_of_the_best_one(tmp_path, caps
 @pytest.mark.parametrize('resumed', [False, True])
 def test_workers_keep_their_own_running_statistics_after_a_checkpoint(resumed, tmp_path):
     """A new run begins with those of rank 0."""
-    class Recording(ThisProcess):
+    class Recording(Workers):
         size = 2
 
         def allgather(self, value, what=''):

@@ -12,7 +12,7 @@ from trainers import on_each_device, trainable
 from gluon_mgpu.checkpoints import checkpoint, state
 from gluon_mgpu.checkpoints.checkpoint import CheckpointError
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np, npx
-from gluon_mgpu.parallel.workers import ThisProcess, Workers
+from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.programs.onnx.graph import semantics_of
 from gluon_mgpu.training.parameters import by_name
 
@@ -258,7 +258,7 @@ def test_gradients_of_several_workers(devices, tmp_path):
         state.set_gradients(net, kept, workers)
         found = [gradient.asnumpy().ravel()[0] for gradient in net.weight.list_grad()]
         assert found == [10 * number + rank for number in range(len(devices))]
-    state.set_gradients(net, kept, ThisProcess())  # one process continues
+    state.set_gradients(net, kept, Workers())  # one process continues
     first, *others = (gradient.asnumpy() for gradient in net.weight.list_grad())
     assert (first == 2 * sum(10 * number for number in range(len(devices))) + len(devices)).all()
     assert not any(other.any() for other in others)

@@ -7,7 +7,6 @@ from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.shards import shard_rows
 from gluon_mgpu.mxnet_setup.compat import gluon, np
 from gluon_mgpu.networks.static_shapes import StaticSequential
-from gluon_mgpu.parallel.sharing import Devices
 
 LR = 0.1
 ROWS = (16, 7, 2, 16, 1)  # some with fewer rows than workers
@@ -35,8 +34,8 @@ def scratch_case(devices, dtype, workers):
     device_params = [scratch.get_params(params, device) for device in devices]
 
     def step(X, y):
-        together = Devices(devices, len(X), allreduce=scratch.allreduce, workers=workers)
-        ls = scratch.train_batch(*rows_of_worker(X, y, workers), device_params, together, LR)
+        ls = scratch.train_batch(*rows_of_worker(X, y, workers), device_params, devices, LR, len(X),
+                                 workers.extend_allreduce(scratch.allreduce))
         return sum(workers.allgather(total(ls)))
     return step, device_params
 
@@ -58,8 +57,7 @@ def concise_case(devices, dtype, workers):
     trainer = workers.trainer(trainable(net), 'sgd', {'learning_rate': LR, 'momentum': 0.9}, clip_norm=0.1)
 
     def step(X, y):
-        together = Devices(devices, len(X), workers=workers)
-        ls = concise.train_batch(*rows_of_worker(X, y, workers), net, loss, trainer, together)
+        ls = concise.train_batch(*rows_of_worker(X, y, workers), net, loss, trainer, devices, len(X))
         return sum(workers.allgather(total(ls)))
     return step, net
 

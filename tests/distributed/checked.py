@@ -8,10 +8,11 @@ from cases import LR, rows_of_worker
 from parallel.sync_batch_norm.norms import small_net
 from trainers import trainable
 
-from gluon_mgpu import concise, scratch
+from gluon_mgpu import scratch
 from gluon_mgpu.mxnet_setup.compat import gluon
-from gluon_mgpu.parallel.sharing import Devices
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
+from gluon_mgpu.parallel.sync_batch_norm.train_batch import train_batch_synchronized
+from gluon_mgpu.parallel.workers import Workers
 
 
 def make(devices, workers):
@@ -21,12 +22,12 @@ def make(devices, workers):
 
 
 def train_batch(state, X, y, devices):
-    together = Devices(devices, len(X), allreduce=scratch.allreduce, workers=state.all_workers)
-    scratch.train_batch(*rows_of_worker(X, y, state.workers), state.device_params, together, LR)
+    scratch.train_batch(*rows_of_worker(X, y, state.workers), state.device_params, devices, LR, len(X),
+                        state.all_workers.extend_allreduce(scratch.allreduce))
 
 
 def wrong(state, X, y, devices):
-    state.all_workers = None
+    state.all_workers = Workers()
     train_batch(state, X, y, devices)
 
 
@@ -38,9 +39,8 @@ def make_synchronized(devices, workers):
 
 
 def train_synchronized(state, X, y, devices):
-    together = Devices(devices, len(X), workers=state.workers)
-    concise.train_batch(*rows_of_worker(X, y, state.workers), state.net, gluon.loss.SoftmaxCrossEntropyLoss(),
-                        state.trainer, together)
+    train_batch_synchronized(*rows_of_worker(X, y, state.workers), state.net, gluon.loss.SoftmaxCrossEntropyLoss(),
+                             state.trainer, devices, len(X))
 
 
 def train_synchronized_or_fail(state, X, y, devices):

@@ -8,8 +8,6 @@ from pathlib import Path
 import idx_files
 import pytest
 
-from gluon_mgpu.distributed import launchers
-
 sys.path.append(str(Path(__file__).parents[1] / 'faults'))  # for runs.py
 
 
@@ -21,16 +19,6 @@ def pytest_collection_modifyitems(items) -> None:
             item.add_marker(pytest.mark.slow)
             if not installed:
                 item.add_marker(pytest.mark.skip(reason='Horovod is not installed: build it with make horovod'))
-
-
-@pytest.fixture
-def no_launcher(monkeypatch):
-    """Remove the variables of all launchers from the environment."""
-    for names in launchers.VARIABLES.values():
-        for name in names:
-            monkeypatch.delenv(name, raising=False)
-    for name in (launchers.ADDRESS, launchers.PORT):
-        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(scope='session')

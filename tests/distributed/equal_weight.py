@@ -7,7 +7,7 @@ from cases import params_of
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import gluon
-from gluon_mgpu.parallel.workers import ThisProcess
+from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.run import Callback, Run
 
 CHAPTERS = {'scratch': scratch, 'concise': concise}
@@ -25,7 +25,7 @@ class InitialParameters(Callback):
 
 def trained(chapter, devices, workers=None):
     """Train one epoch with a tiny learning rate; return the parameters before and after it."""
-    workers, initial = workers or ThisProcess(), InitialParameters()
+    workers, initial = workers or Workers(), InitialParameters()
     data = [BatchIterator(IMAGES, LABELS, BATCH_SIZE, 'test', shuffle, shard=workers.shard)
             for shuffle in (True, False)]
     run = Run(1, quiet=True, callbacks=[initial], workers=workers)

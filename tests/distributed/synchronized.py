@@ -9,9 +9,10 @@ from gluon_mgpu import concise
 from gluon_mgpu.data.shards import shard_rows
 from gluon_mgpu.mxnet_setup.compat import gluon, np, npx
 from gluon_mgpu.networks.resnet import resnet18
-from gluon_mgpu.parallel.sharing import Devices
+from gluon_mgpu.parallel.accumulation import concise_in_parts
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
-from gluon_mgpu.parallel.workers import ThisProcess
+from gluon_mgpu.parallel.sync_batch_norm.train_batch import train_batch_synchronized
+from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.parameters import by_name
 
 # Network, rows of ten batches, parts of a batch. At first, only one worker has a row. Of a part, possibly none has
@@ -35,7 +36,7 @@ def trained(case, devices, workers=None, order=lambda n: range(n)):
     """
     rng = numpy.random.default_rng(1)
     make, sizes, parts = CASES[case]
-    net, job = make(), workers or ThisProcess()
+    net, job = make(), workers or Workers()
     net.initialize(ctx=devices)
     net(np.zeros((1, 1, SIDE, SIDE), ctx=devices[0]))
     net.cast('float64')
@@ -47,13 +48,15 @@ def trained(case, devices, workers=None, order=lambda n: range(n)):
     net.hybridize(static_alloc=True, static_shape=True)
     trained_net = SyncBatchNorm(net, workers) if workers else net
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    step = train_batch_synchronized if workers else concise.train_batch
+    step = step if parts == 1 else concise_in_parts(step, parts, always=job.size > 1)
     for n in sizes:
         X, y = rng.normal(1, 1, size=(n, 1, SIDE, SIDE)), rng.integers(0, 10, n).astype('int32')
         rows = range(n)[shard_rows(n, *job.shard)] if workers else order(n)
         X, y = X[list(rows)], y[list(rows)]
-        concise.train_batch(np.array(X, dtype='float64') if len(X) else np.empty((0, 1, SIDE, SIDE), dtype='float64'),
-                            np.array(y, dtype='int32') if len(y) else np.empty(0, dtype='int32'),
-                            trained_net, loss, trainer, Devices(devices, 64, parts=parts, workers=job))
+        X = np.array(X, dtype='float64') if len(X) else np.empty((0, 1, SIDE, SIDE), dtype='float64')
+        y = np.array(y, dtype='int32') if len(y) else np.empty(0, dtype='int32')
+        step(X, y, trained_net, loss, trainer, devices, 64)
     npx.waitall()
     return {name: param.data(devices[0]).asnumpy() for name, param in by_name(net).items()}
 

@@ -9,7 +9,7 @@ from equal_weight import BATCH_SIZE, IMAGES, LABELS, LR, trained as trained_by_c
 
 from gluon_mgpu import scratch
 from gluon_mgpu.mxnet_setup.compat import autograd, np, npx
-from gluon_mgpu.parallel.workers import ThisProcess
+from gluon_mgpu.parallel.workers import Workers
 
 # Rounding in another order: 5 steps, each with a relative error of about 1e-8 in float32 and 1e-16 in float64
 TOLERANCE = {'float32': 1e-6, 'float64': 1e-13}
@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 
 def trained(case, devices, dtype):
     """Train in this process; return the parameters and the losses."""
-    step, net = case(devices, dtype, ThisProcess())
+    step, net = case(devices, dtype, Workers())
     losses = [step(X, y) for X, y in batches(dtype)]
     return [*params_of(net), numpy.array(losses)]
 

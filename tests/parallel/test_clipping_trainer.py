@@ -5,23 +5,24 @@ import pytest
 from gluon_mgpu import concise
 from gluon_mgpu.mxnet_setup.compat import HybridBlock, autograd, gluon, init, np
 from gluon_mgpu.networks.loss import cross_entropy
+from gluon_mgpu.parallel.accumulation import concise_in_parts
 from gluon_mgpu.parallel.clipping import ClippingTrainer
-from gluon_mgpu.parallel.sharing import Devices
 
 ROWS = (12, 7, 1)  # also fewer than devices
 
 
-def trained(devices, clip_norm, weight, **options):
+def trained(devices, clip_norm, weight, batch_size=None, parts=1):
     """Train a dense layer in float64; return its weight on each device after each batch."""
     net, rng = gluon.nn.Dense(3, in_units=4, use_bias=False), numpy.random.default_rng(1)
     net.initialize(ctx=devices)
     net.cast('float64')
     net.weight.set_data(np.array(weight, dtype='float64'))
     trainer = ClippingTrainer(net.collect_params(), 'sgd', {'learning_rate': 0.5}, clip_norm)
+    step = concise_in_parts(concise.train_batch, parts)
     results = []
     for rows in ROWS:
         X, y = np.array(rng.normal(size=(rows, 4)), dtype='float64'), np.array(rng.integers(0, 3, rows))
-        concise.train_batch(X, y, net, cross_entropy, trainer, Devices(devices, **options))
+        step(X, y, net, cross_entropy, trainer, devices, batch_size or rows)
         results.append([w.asnumpy() for w in net.weight.list_data()])
     return results
 
@@ -67,6 +68,18 @@ def test_the_divisor_of_each_step(clip_norm, devices):
         change = before - net.weight.data(devices[0]).asnumpy()
         expected = norm if clip_norm is None else min(norm, clip_norm)
         numpy.testing.assert_allclose(numpy.linalg.norm(change), expected, rtol=1e-6)  # 1 / rows in float32
+
+
+def test_a_gradient_of_zeros(devices):
+    """Its norm is 0, by which nothing may be divided; weight decay still acts."""
+    net = gluon.nn.Dense(1, in_units=2, use_bias=False)
+    net.initialize(init.One(), ctx=devices)
+    trainer = ClippingTrainer(net.collect_params(), 'sgd', {'learning_rate': 0.5, 'wd': 0.5}, 1.0)
+    with autograd.record():
+        ls = [net(np.zeros((1, 2), ctx=device)) for device in devices]
+    autograd.backward(ls)
+    trainer.step(1)
+    assert net.weight.data(devices[-1]).tolist() == [[0.75, 0.75]]
 
 
 def test_large_gradients(devices):

@@ -11,7 +11,7 @@ from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np
 from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.parallel.step import prepare_idle_devices
-from gluon_mgpu.parallel.workers import ThisProcess
+from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.programs.onnx.graph import semantics_of
 
 WAYS = [gluon.Trainer, on_each_device]  # the key-value store updates, or each device does
@@ -158,7 +158,7 @@ def test_the_trainer_of_a_process_alone(devices):
     """It is Gluon's, and updates on each device, so that gradients can be clipped between sum and update."""
     net = gluon.nn.Dense(2, in_units=3)
     net.initialize(ctx=devices)
-    trainer = ThisProcess().trainer(trainable(net), 'sgd', {'learning_rate': 0.1})
+    trainer = Workers().trainer(trainable(net), 'sgd', {'learning_rate': 0.1})
     assert type(trainer) is gluon.Trainer
     with autograd.record():
         ls = [net(np.ones((1, 3), ctx=device)) for device in devices]

@@ -7,7 +7,7 @@ from slow import slow
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.mxnet_setup.compat import mx, np
-from gluon_mgpu.parallel.workers import ThisProcess
+from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.settings.chapters import CHAPTERS
 from gluon_mgpu.training.parameters import copies
 from gluon_mgpu.training.run import Run
@@ -44,7 +44,7 @@ def test_a_worker_trains_on_its_own_device(chapter):
 
 
 def two_workers():
-    workers = ThisProcess()
+    workers = Workers()
     workers.size = 2
     return workers
 

@@ -98,7 +98,7 @@ def test_all_workers_stop_if_the_callback_of_one_asks_for_it():
     class OfTwo(Workers):
         size = 2
 
-        def allgather(self, value):
+        def allgather(self, value, what=''):
             if not isinstance(value, bool):
                 return [value, value]
             asked.append(value)

@@ -5,10 +5,9 @@ import re
 import numpy
 import pytest
 from epochs import NO_PARAMETERS, NOT_BEGUN, feed
-from failing import failing
 
 from gluon_mgpu.base import progress
-from gluon_mgpu.mxnet_setup.compat import np, npx
+from gluon_mgpu.mxnet_setup.compat import np
 from gluon_mgpu.training.epoch import DivergenceError, check_state
 from gluon_mgpu.training.run import Run
 
@@ -116,15 +115,6 @@ def test_the_seconds_before_an_interruption_count(clock):
         run.record_losses([np.ones(2)])
     epoch = run.end_epoch(0.5)
     assert (epoch.seconds, epoch.loss, epoch.images_per_second) == (8, 1, 6 / 8)
-
-
-def test_an_error_of_the_engine_does_not_end_the_next_run(devices):
-    """MXNet raises the error of one device, and keeps that of the other for the next wait."""
-    run = Run(num_epochs=1, quiet=True)
-    with pytest.raises(RuntimeError, match='Check failed'):
-        for _ in run.batches([1, 2]):
-            run.record_losses([failing(device)[0] for device in devices])
-    npx.waitall()
 
 
 def test_losses_outside_the_batches():

@@ -4,13 +4,12 @@ from types import SimpleNamespace
 
 import numpy
 import pytest
-from failing import failing
 
 from gluon_mgpu.base.program import Stopped
 from gluon_mgpu.data.batches import check_training_data
-from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, gluon, mx, np, npx
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, gluon, mx, np
 from gluon_mgpu.parallel.split import split_batch
+from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.programs.onnx.graph import semantics_of
 from gluon_mgpu.training import evaluate
 from gluon_mgpu.training.evaluate import accuracy, evaluate_accuracy_gpu, evaluate_accuracy_gpus
@@ -38,13 +37,6 @@ def test_what_is_no_array_or_no_dataset(device_list):
     for data_iter in ('text', {'X': 1}):
         with pytest.raises(ValueError, match=r'the batches have str instead of a pair \(X, y\)'):
             evaluate_accuracy_gpus(lambda X: X, data_iter, devices=device_list(1))
-
-
-def test_an_error_of_the_engine_does_not_appear_again(device_list):
-    """MXNet raises the error of one device, and keeps that of the other for the next wait."""
-    with pytest.raises(RuntimeError, match='Check failed'):
-        evaluate_accuracy_gpus(lambda X: failing(X.ctx)[:len(X)], batches(4), devices=device_list(2))
-    npx.waitall()
 
 
 def test_labels_and_classes_as_columns():
@@ -206,7 +198,7 @@ def test_evaluation_on_one_device(devices):
 
 def test_few_batches_are_queued_during_evaluation(devices, monkeypatch):
     """A dataset may be larger than the memory: batches are waited for while the next ones are started."""
-    drawn, waiting, read = [], [], evaluate._read
+    drawn, waiting, read = [], [], evaluate._sum
 
     def lazily():
         for batch in batches(1) * 10:
@@ -218,27 +210,30 @@ def test_few_batches_are_queued_during_evaluation(devices, monkeypatch):
         drawn[:len(started)] = []
         return read(started)
 
-    monkeypatch.setattr(evaluate, '_read', spied)
+    monkeypatch.setattr(evaluate, '_sum', spied)
     assert evaluate_accuracy_gpus(lambda X: X, lazily(), devices=devices) == 3 / 5
     assert max(waiting) == evaluate.MAX_STARTED and drawn == []
 
 
-def test_evaluation_on_several_workers_stops_at_a_signal():
-    """Each starts no more batches, but still sends its counts, because the other workers wait for them."""
-    workers, drawn = object.__new__(HorovodWorkers), []
-    workers._signals, workers._signum = SimpleNamespace(received=0), 0
-    workers.allgather = lambda counted, what: [counted, (3.0, 4)]
+def test_evaluation_on_several_workers(devices):
+    """After a signal, each starts no more batches, but still sends its counts, because the others wait for them."""
+    class OfTwo(Workers):
+        def allgather(self, value, what=''):
+            self.signals = self.own_signals
+            sent.append(value)
+            return [value, (3.0, 4)]
 
-    def counts(signal_after):
-        for number in range(5):
-            drawn.append(number)
-            workers._signals.received = workers._signum = 15 * (number == signal_after)
-            yield 1.0, 2
+    def data(signal_after):
+        workers.own_signals, workers.signals = SimpleNamespace(received=0), SimpleNamespace(received=0)
+        for number, batch in enumerate(batches(2)):
+            workers.own_signals.received = 15 * (number == signal_after)
+            yield batch
 
-    assert workers.allreduce_counts(counts(None)) == (5 + 3, 10 + 4)
+    workers, sent = OfTwo(), []
+    assert evaluate_accuracy_gpus(lambda X: X, data(None), devices=devices, workers=workers) == (3 + 3) / (5 + 4)
     with pytest.raises(Stopped):
-        workers.allreduce_counts(counts(1))
-    assert drawn == [0, 1, 2, 3, 4, 0, 1]
+        evaluate_accuracy_gpus(lambda X: X, data(1), devices=devices, workers=workers)
+    assert sent == [(3, 5), (2, 4)]
 
 
 def test_invalid_arguments(devices):

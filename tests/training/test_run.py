@@ -168,7 +168,7 @@ def test_workers_get_the_parameters_once_with_the_first_batch():
     class OfTwo(Workers):
         size = 2
 
-        def allgather(self, value):
+        def allgather(self, value, what=''):
             return [value, value]
 
         def broadcast_parameters(self, net, *args, statistics=True):

@@ -88,20 +88,6 @@ def test_a_signal_within_a_del_ends_evaluation(devices):
     assert stopped.value.signum == signal.SIGTERM and len(used) <= 4 + MAX_STARTED
 
 
-def test_a_signal_while_evaluation_waits_for_the_devices():
-    signals, reads = SimpleNamespace(received=0), []
-
-    def counts():
-        for _ in range(9):
-            reads.append(1)
-            signals.received = signal.SIGINT
-            yield 1.0, 1
-
-    with pytest.raises(Stopped):
-        Workers(signals).allreduce_counts(counts())
-    assert len(reads) == 1
-
-
 def test_the_thread_closes_its_pipe():
     read, write = os.pipe()
     os.close(write)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ...base.nested import leaves, refill
 from ...mxnet_setup.compat import autograd, gluon, layers_of, mx, np
 from ...networks.tracing import UNKNOWN, is_legacy
-from ..workers import ThisProcess, Workers
+from ..workers import Workers
 from .cut import Backward, Piece, as_input, cut
 from .norm import Norm
 
@@ -48,7 +48,7 @@ class SyncBatchNorm:
             raise ValueError(f'{type(net).__name__} is no gluon.HybridBlock, so it cannot be cut at its batch norms: '
                              'make it one, or train without synchronized batch norm')
         self.block: gluon.HybridBlock = net
-        self._workers = workers or ThisProcess()
+        self._workers = workers or Workers()
         self._parts: list[Piece | Norm] = []
         self._inputs: list[str] = []                # names of the network's inputs
         self._results: list[str] = []               # and of its outputs

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy
 
-from ...base.program import reason
+from ...base.program import clear_engine_errors, reason
 from ...base.text import counted
 from ...devices import check_devices
 from ...devices.lists import devices_text
 from ...mxnet_setup.compat import gluon, mx
-from ...parallel.workers import ThisProcess, Workers
+from ...parallel.workers import Workers
 from .comparison import compare_with_one, rounds
 from .diagnosis import diagnose
 from .preparation import prepare, semantics_of_step
@@ -91,7 +91,7 @@ def check_data_parallel(make: Callable, train_batch: Callable, batches: Iterable
     if devices is None:
         devices = [workers.device] if workers and workers.device else [mx.cpu(i) for i in range(3)]
     devices = check_devices(devices)
-    job = workers or ThisProcess()
+    job = workers or Workers()
     if (k := len(devices) * job.size) < 2:
         raise ValueError(f'devices {devices_text(devices)}: name at least two, such as cpu:0,cpu:1')
     batches, lists = cut(batches, k)
@@ -104,7 +104,8 @@ def check_data_parallel(make: Callable, train_batch: Callable, batches: Iterable
     except UserWarning as error:  # of Gluon's Trainer, if a gradient was not written
         return Report(False, f'{k} devices', [], [NOT_WRITTEN[0].format(reason(error)), NOT_WRITTEN[1]], [])
     finally:
-        job.discard_errors()
+        if job.size == 1:
+            clear_engine_errors()
 
 
 def _require_function(name: str, function: Any, *passed: str) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 import numpy
 
 from ...base.nested import refill
-from ...base.program import reason
+from ...base.program import clear_engine_errors, reason
 from ...mxnet_setup.compat import assign, fill, gluon, make_array, mx, np, npx
-from ...parallel.workers import ThisProcess, Workers
+from ...parallel.workers import Workers
 from ...training.parameters import seed_all
 from .contents import cast, find_all, has_layer, place, switch_off
 
@@ -40,13 +40,14 @@ class Training:
 
     def on_one_device(self) -> Training:
         """Return the same training on the first device only."""
-        return replace(self, devices=self.devices[:1], workers=ThisProcess(), job=self.job or self.workers)
+        return replace(self, devices=self.devices[:1], workers=Workers(), job=self.job or self.workers)
 
     @cached_property
     def state(self) -> Any:
         """The result of `make`, changed as above."""
         gc.collect()  # frees earlier networks, because Gluon's blocks are in reference cycles
-        self.workers.discard_errors()  # of earlier steps
+        if self.workers.size == 1:  # otherwise this could wait for another worker
+            clear_engine_errors()  # of earlier steps
         seed_all(0, 0)
         state = self.make(self.devices, self.workers)
         self._create_deferred(state)

@@ -18,7 +18,7 @@ from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 from gluon_mgpu.parallel.sync_batch_norm.train_batch import train_batch_synchronized
-from gluon_mgpu.parallel.workers import ThisProcess
+from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.programs.onnx.graph import semantics_of
 from gluon_mgpu.training.parameters import by_name, with_grad_req
 from gluon_mgpu.training.run import Run
@@ -53,7 +53,7 @@ def test_evaluation_uses_the_running_statistics(devices):
 
 @pytest.mark.parametrize('size', [1, 2])
 def test_it_does_not_wait(device_list, no_waiting, size):
-    devices, workers = device_list(3), ThisProcess()
+    devices, workers = device_list(3), Workers()
     workers.size = size
     net = small_net()
     net.initialize(ctx=devices)
@@ -249,7 +249,7 @@ def test_an_input_that_needs_gradients_behind_frozen_norms(devices):
     for param in net[1].collect_params().values():
         param.grad_req = 'null'
     X.attach_grad()
-    workers = ThisProcess()
+    workers = Workers()
     workers.size = 2
     with autograd.record(), pytest.raises(ValueError, match='does not pass gradients on to X through a batch norm'):
         SyncBatchNorm(net, workers).forward([X])

@@ -39,7 +39,7 @@ _NAMES_OF = {  # module: its public names; a deep path to anything else may chan
     'settings.setup': ('TrainingSetup',),
     'scratch': ('sgd',),
     'programs.check': ('check_data_parallel',),
-    'programs.onnx.export': ('to_onnx',),
+    'programs.onnx.writing': ('to_onnx',),
 }
 PLACES = {name: (module, name) for module, names in _NAMES_OF.items() for name in names}
 PLACES.update({  # public name: (module, its name there)

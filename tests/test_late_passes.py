@@ -10,7 +10,7 @@ from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, np, npx
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.networks.static_shapes import StaticSequential
 from gluon_mgpu.parallel.step import prepare_idle_devices
-from gluon_mgpu.programs.onnx.export import to_onnx
+from gluon_mgpu.programs.onnx.writing import to_onnx
 from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 
 nn = gluon.nn

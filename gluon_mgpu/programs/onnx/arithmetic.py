@@ -5,7 +5,7 @@ from math import log
 
 import numpy
 
-from .building import Converters, require
+from .building import Converters, call, require
 
 SAME = {**{name.lower(): name for name in ('Relu', 'Sigmoid', 'Tanh', 'Softsign', 'Exp', 'Log', 'Sqrt', 'Abs', 'Erf',
                                            'Ceil', 'Sin', 'Cos', 'Sign', 'Reciprocal', 'Identity')},
@@ -25,24 +25,25 @@ def _operands(g, dtype, A, B, scalar):
 
 
 def _arithmetic(operator: str, swapped: bool = False) -> Callable:
-    def converter(g, op, A, B=None, scalar=None, **_):
-        dtype = op.output.dtype
+    def converter(g, op, A, B=None, scalar=None):
+        dtype = {'uint8': 'int32', 'int8': 'int32'}.get(op.output.dtype, op.output.dtype)  # onnxruntime 1.15 has few
         operands = _operands(g, dtype, A, B, scalar)[::-1 if swapped else 1]
         if dtype == 'bool':
             return g.add({'Add': 'Or', 'Mul': 'And'}[operator], *operands)
-        return _mod(g, dtype, *operands) if operator == 'Mod' else g.add(operator, *operands)
+        Y = _mod(g, dtype, *operands) if operator == 'Mod' else g.add(operator, *operands)
+        return Y if dtype == op.output.dtype else g.cast(Y, op.output.dtype)
     return in_floats(converter) if operator == 'Pow' else converter
 
 
 def in_floats(converter: Callable) -> Callable:
     """Return a converter that computes in floating point, as MXNet does for integers, which ONNX does not accept."""
-    def converted(g, op, *X, **settings):
+    def converted(g, op, *X):
         if op.kind in ('floor', 'ceil', 'around', 'rint', 'round', 'fix', 'trunc') and 'int' in op.output.dtype:
             return g.Identity(*X)
         dtype = op.output.dtype if op.output.dtype.startswith('float') else 'float32'
         arrays = [array._replace(name=g.name(g.cast(array, dtype)), dtype=dtype) for array in X]
         outputs = {number: array._replace(dtype=dtype) for number, array in op.outputs.items()}
-        Y = converter(g, op._replace(outputs=outputs), *arrays, **settings)
+        Y = call(converter, g, op._replace(outputs=outputs), arrays)
         return Y if dtype == op.output.dtype else g.cast(Y, op.output.dtype)
     return converted
 
@@ -64,7 +65,7 @@ def _mod(g, dtype, A, B):
 
 
 def _comparison(operator: str) -> Callable:
-    def converter(g, op, A, B=None, scalar=None, **_):
+    def converter(g, op, A, B=None, scalar=None):
         dtypes = {A.dtype, (B or A).dtype}
         if operator in ('And', 'Or', 'Xor'):
             dtype = 'bool'
@@ -77,7 +78,7 @@ def _comparison(operator: str) -> Callable:
     return converter
 
 
-def _where(g, op, condition, *values, **_):
+def _where(g, op, condition, *values):
     dtype = op.output.dtype if op.output.dtype != 'bool' else 'uint8'  # onnxruntime has no Where for bool
     A, B = (numpy.array(X, dtype) if isinstance(X, (int, float)) else g.cast(X, dtype) for X in values)
     mask = g.cast(condition, 'bool')
@@ -86,7 +87,7 @@ def _where(g, op, condition, *values, **_):
     return g.Where(mask, A, B) if dtype == op.output.dtype else g.cast(g.Where(mask, A, B), 'bool')
 
 
-def _leakyrelu(g, op, X, gamma=None, act_type='leaky', slope=0.25, lower_bound=0.125, upper_bound=0.334, **_):
+def _leakyrelu(g, op, X, gamma=None, act_type='leaky', slope=0.25, lower_bound=0.125, upper_bound=0.334):
     if act_type == 'prelu':
         return g.PRelu(X, g.Reshape(gamma, [-1, *[1] * (X.rank - 2)]))
     if act_type in ('gelu', 'gelu_erf'):  # X / 2 * (1 + erf(X / sqrt(2)))
@@ -97,42 +98,42 @@ def _leakyrelu(g, op, X, gamma=None, act_type='leaky', slope=0.25, lower_bound=0
     return g.add({'leaky': 'LeakyRelu', 'rrelu': 'LeakyRelu', 'elu': 'Elu'}[act_type], X, alpha=float(slope))
 
 
-def _smoothl1(g, op, X, scalar=1, **_):
+def _smoothl1(g, op, X, scalar=1):
     size, limit = g.Abs(X), 1 / scalar ** 2
     return g.Where(g.Greater(size, limit), g.Sub(size, 0.5 * limit), g.Mul(g.Mul(X, X), 0.5 * scalar ** 2))
 
 
 FUNCTIONS: Converters = {
-    **{kind: lambda g, op, X, operator=operator, **_: g.add(operator, X) for kind, operator in SAME.items()},
-    'activation': lambda g, op, X, act_type, **_: g.add(SAME[act_type], X),
+    **{kind: lambda g, op, X, operator=operator: g.add(operator, X) for kind, operator in SAME.items()},
+    'activation': lambda g, op, X, act_type: g.add(SAME[act_type], X),
     'leakyrelu': _leakyrelu,
-    'rsqrt': lambda g, op, X, **_: g.Reciprocal(g.Sqrt(X)),
-    'log1p': lambda g, op, X, **_: g.Log(g.Add(X, 1.0)),
-    'log2': lambda g, op, X, **_: g.Div(g.Log(X), log(2)),
-    'log10': lambda g, op, X, **_: g.Div(g.Log(X), log(10)),
-    'expm1': lambda g, op, X, **_: g.Sub(g.Exp(X), 1.0),
-    'square': lambda g, op, X, **_: g.Mul(X, X),
-    'hardsigmoid': lambda g, op, X, alpha=0.2, beta=0.5, **_: g.HardSigmoid(X, alpha=float(alpha), beta=float(beta)),
+    'rsqrt': lambda g, op, X: g.Reciprocal(g.Sqrt(X)),
+    'log1p': lambda g, op, X: g.Log(g.Add(X, 1.0)),
+    'log2': lambda g, op, X: g.Div(g.Log(X), log(2)),
+    'log10': lambda g, op, X: g.Div(g.Log(X), log(10)),
+    'expm1': lambda g, op, X: g.Sub(g.Exp(X), 1.0),
+    'square': lambda g, op, X: g.Mul(X, X),
+    'hardsigmoid': lambda g, op, X, alpha=0.2, beta=0.5: g.HardSigmoid(X, alpha=float(alpha), beta=float(beta)),
     'smoothl1': _smoothl1,
-    'around': lambda g, op, X, decimals=0, **_: g.Div(g.Round(g.Mul(X, 10.0 ** decimals)), 10.0 ** decimals),
-    'rint': lambda g, op, X, **_: g.Ceil(g.Sub(X, 0.5)),  # a half becomes the lower number
-    'round': lambda g, op, X, **_: g.Mul(g.Sign(X), _floor(g, g.Add(g.Abs(X), 0.5))),  # a half becomes the larger one
-    **dict.fromkeys(('fix', 'trunc'), lambda g, op, X, **_: g.Mul(g.Sign(X), _floor(g, g.Abs(X)))),
-    'floor': lambda g, op, X, **_: _floor(g, X),
+    'around': lambda g, op, X, decimals=0: g.Div(g.Round(g.Mul(X, 10.0 ** decimals)), 10.0 ** decimals),
+    'rint': lambda g, op, X: g.Ceil(g.Sub(X, 0.5)),  # a half becomes the lower number
+    'round': lambda g, op, X: g.Mul(g.Sign(X), _floor(g, g.Add(g.Abs(X), 0.5))),  # a half becomes the larger one
+    **dict.fromkeys(('fix', 'trunc'), lambda g, op, X: g.Mul(g.Sign(X), _floor(g, g.Abs(X)))),
+    'floor': lambda g, op, X: _floor(g, X),
 }
 EXACT = {kind for kind, operator in SAME.items() if operator in ('Abs', 'Sign', 'Neg', 'Identity')}
 CONVERTERS: Converters = {
     **{kind: function if kind in EXACT else in_floats(function) for kind, function in FUNCTIONS.items()},
-    'relu': lambda g, op, X, **_: g.Relu(X) if X.dtype.startswith('float') else g.Max(X, numpy.array(0, X.dtype)),
-    'addn': lambda g, op, *X, **_: functools.reduce(g.Add, X),
-    'divsqrtdim': lambda g, op, X, **_: g.Div(X, X.shape[-1] ** 0.5),
-    'clip': lambda g, op, X, a_min, a_max, **_: g.Clip(X, *map(numpy.array, numpy.array([a_min, a_max], X.dtype))),
-    'cast': lambda g, op, X, **_: g.cast(X, op.output.dtype),
+    'relu': lambda g, op, X: g.Relu(X) if X.dtype.startswith('float') else g.Max(X, numpy.array(0, X.dtype)),
+    'addn': lambda g, op, *X: functools.reduce(g.Add, X),
+    'divsqrtdim': lambda g, op, X: g.Div(X, X.shape[-1] ** 0.5),
+    'clip': lambda g, op, X, a_min, a_max: g.Clip(X, *map(numpy.array, numpy.array([a_min, a_max], X.dtype))),
+    'cast': lambda g, op, X: g.cast(X, op.output.dtype),
     'where': _where,
-    'wherelscalar': lambda g, op, condition, B, scalar, **_: _where(g, op, condition, scalar, B),
-    'whererscalar': lambda g, op, condition, A, scalar, **_: _where(g, op, condition, A, scalar),
-    'wherescalar2': lambda g, op, condition, x, y, **_: _where(g, op, condition, x, y),
-    'logicalnot': lambda g, op, X, **_: g.cast(g.Not(g.cast(X, 'bool')), op.output.dtype),
+    'wherelscalar': lambda g, op, condition, B, scalar: _where(g, op, condition, scalar, B),
+    'whererscalar': lambda g, op, condition, A, scalar: _where(g, op, condition, A, scalar),
+    'wherescalar2': lambda g, op, condition, x, y: _where(g, op, condition, x, y),
+    'logicalnot': lambda g, op, X: g.cast(g.Not(g.cast(X, 'bool')), op.output.dtype),
     **{name.format(kind): _arithmetic(operator) for kind, operator in ARITHMETIC.items() for name in NAMES},
     **{f'r{kind}scalar': _arithmetic(operator, swapped=True) for kind, operator in ARITHMETIC.items()},
     **{name.format(kind): _comparison(operator) for kind, operator in COMPARISONS.items() for name in NAMES},

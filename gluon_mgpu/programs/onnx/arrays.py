@@ -7,21 +7,18 @@ import numpy
 from .building import END, Converters, as_list, by_name, require, require_fixed
 
 
-def _arange(g, op, *_, start=0, stop=None, step=1, repeat=1, **__):
-    require(op.output.shape == op.output.other and repeat == 1, 'its size depends on the batch')
-    if op.kind == 'arange' and stop is None:  # arange(n) begins at 0
-        start = 0
-    return g.Identity((start + numpy.arange(op.output.shape[0]) * step).astype(op.output.dtype))
-
-
-def _slicechannel(g, op, X, axis=1, num_outputs=0, sections=0, indices=(), squeeze_axis=False, **_):
+def _slicechannel(g, op, X, axis=1, num_outputs=0, sections=0, indices=(), squeeze_axis=False):
     axis = min(1, X.rank - 1) if op.kind == 'hsplit' else axis  # MXNet 2 writes 0
     parts = numpy.array_split(range(X.shape[axis]), num_outputs or sections or indices[1:])  # the first index is 0
-    results = g.Split(X, [*map(len, parts)], results=len(parts), axis=axis)
+    sizes, number = [*map(len, parts)], len(parts)
+    if len({*sizes}) > 1:
+        results = g.Split(X, sizes, results=number, axis=axis)
+    else:
+        results = g.Split(X, results=number, axis=axis, num_outputs=number)
     return [g.Squeeze(Y, [axis]) for Y in results] if squeeze_axis else results
 
 
-def _slice(g, op, X, begin, end=(), step=(), **_):
+def _slice(g, op, X, begin, end=(), step=()):
     for axis, (first, last, by) in enumerate(zip_longest(*map(as_list, (begin, end, step)))):
         by = by or 1
         first = first if first is not None else 0 if by > 0 else END
@@ -30,33 +27,33 @@ def _slice(g, op, X, begin, end=(), step=(), **_):
     return X
 
 
-def _crop(g, op, X, *_, offset=(0, 0), center_crop=False, **__):
+def _crop(g, op, X, *_, offset=(0, 0), center_crop=False):
     require_fixed(X, op.output, axes=[2, 3])
     if center_crop:
         offset = [(size - new) // 2 for size, new in zip(X.shape[2:], op.output.shape[2:])]
     return g.Slice(X, [*offset], [*numpy.add(offset, op.output.shape[2:])], [2, 3])
 
 
-def _flip(g, op, X, axis, **_):
+def _flip(g, op, X, axis):
     for each in as_list(axis):
         X = g.Slice(X, [END], [-END], [each], [-1])
     return X
 
 
-def _sequencereverse(g, op, X, length=None, **_):
+def _sequencereverse(g, op, X, length=None):
     if length is None:
         return _flip(g, op, X, 0)
     length = g.Max(g.cast(length, 'int64'), numpy.array(1))  # onnxruntime 1.15 returns anything for 0, the same as 1
     return g.ReverseSequence(X, length, time_axis=0, batch_axis=1)
 
 
-def _tile(g, op, X, reps, **_):
+def _tile(g, op, X, reps):
     reps = as_list(reps)
     added = len(reps) - X.rank  # new axes in front
     return g.Tile(g.Unsqueeze(X, [*range(added)]) if added > 0 else X, [1] * -added + reps)
 
 
-def _repeat(g, op, X, repeats, axis=None, **_):
+def _repeat(g, op, X, repeats, axis=None):
     times = as_list(repeats)[0]
     if axis is None:
         return g.reshape(g.Tile(g.Reshape(X, [-1, 1]), [1, times]), op.output)
@@ -65,7 +62,7 @@ def _repeat(g, op, X, repeats, axis=None, **_):
     return g.reshape(copies, op.output)
 
 
-def _pad(g, op, X, pad_width, mode='constant', constant_value=0, constant_values=0, **_):
+def _pad(g, op, X, pad_width, mode='constant', constant_value=0, constant_values=0):
     widths = numpy.reshape(pad_width, (-1, 2))
     require(mode in ('constant', 'edge', 'reflect', 'symmetric'), f'mode {mode}')
     if mode == 'symmetric':
@@ -77,14 +74,14 @@ def _pad(g, op, X, pad_width, mode='constant', constant_value=0, constant_values
     return g.Pad(X, widths, numpy.array(constant_value or constant_values, X.dtype), mode=mode)
 
 
-def _concat(g, op, *X, dim=1, axis=None, **_):
+def _concat(g, op, *X, dim=1, axis=None):
     arrays, axis = [g.cast(each, op.output.dtype) for each in X], axis if op.kind == 'concatenate' else dim
     if op.output.rank == 1:  # also np.concatenate with axis=None, which flattens them
         arrays, axis = [g.Reshape(each, [-1]) for each in arrays], 0
     return g.Concat(*arrays, axis=axis)
 
 
-def _roll(g, op, X, shift, axis=None, **_):
+def _roll(g, op, X, shift, axis=None):
     require(axis is not None, 'no axis')
     require_fixed(X, axes=as_list(axis))
     for by, each in zip(as_list(shift), as_list(axis)):
@@ -94,30 +91,29 @@ def _roll(g, op, X, shift, axis=None, **_):
 
 
 CONVERTERS: Converters = {
-    **by_name(_arange, _slicechannel, _slice, _crop, _flip, _sequencereverse, _tile, _repeat, _pad, _concat, _roll),
-    'embedding': lambda g, op, X, W, **_: g.Gather(W, g.indices(X, W, 0)),
-    'take': lambda g, op, X, places, axis=0, mode='clip', **_: g.Gather(X, g.indices(places, X, axis, mode), axis=axis),
-    'pick': lambda g, op, X, places, axis=-1, mode='clip', **_: g.reshape(
+    **by_name(_slicechannel, _slice, _crop, _flip, _sequencereverse, _tile, _repeat, _pad, _concat, _roll),
+    'embedding': lambda g, op, X, W: g.Gather(W, g.indices(X, W, 0)),
+    'take': lambda g, op, X, places, axis=0, mode='clip': g.Gather(X, g.indices(places, X, axis, mode), axis=axis),
+    'pick': lambda g, op, X, places, axis=-1, mode='clip': g.reshape(
         g.GatherElements(X, g.Unsqueeze(g.indices(places, X, axis, mode), [axis]), axis=axis), op.output),
-    'onehot': lambda g, op, X, depth, on_value=1, off_value=0, **_: g.Where(  # OneHot would count -1 from the end
+    'onehot': lambda g, op, X, depth, on_value=1, off_value=0: g.Where(  # OneHot would count -1 from the end
         g.Equal(g.Unsqueeze(g.cast(X, 'int64'), [-1]), numpy.arange(depth)),
         *numpy.array([on_value, off_value], op.output.dtype)),
-    'reshape': lambda g, op, X, *_, **__: g.reshape(X, op.output),
-    'broadcastto': lambda g, op, X, *_, **__: g.Expand(X, g.shape(op.output)),
-    'fulllike': lambda g, op, *_, value=0, fill_value=0, **__: g.Expand(
+    'reshape': lambda g, op, X, *_: g.reshape(X, op.output),
+    'broadcastto': lambda g, op, X, *_: g.Expand(X, g.shape(op.output)),
+    'fulllike': lambda g, op, *_, value=0, fill_value=0: g.Expand(
         numpy.array(value or fill_value or int('ones' in op.kind), op.output.dtype), g.shape(op.output)),
-    'swapaxis': lambda g, op, X, dim1=0, dim2=0, **_: g.swap(X, X.rank, dim1, dim2),
-    'transpose': lambda g, op, X, axes=None, **_: g.Transpose(X, perm=axes and [axis % X.rank for axis in axes]),
-    'sliceaxis': lambda g, op, X, axis, begin, end=END, **_: g.Slice(X, [begin], [end], [axis]),
-    'slicelike': lambda g, op, X, *_, **__: g.Slice(X, [0] * X.rank, op.output.sizes(END)),
-    'stack': lambda g, op, *X, axis=0, **_: g.Concat(*(g.Unsqueeze(each, [axis]) for each in X), axis=axis),
-    'depthtospace': lambda g, op, X, block_size, **_: g.DepthToSpace(X, blocksize=block_size),
-    'spacetodepth': lambda g, op, X, block_size, **_: g.SpaceToDepth(X, blocksize=block_size),
-    'moveaxis': lambda g, op, X, source, destination, **_: g.Transpose(  # of an array whose sizes are 0, 1, 2 ...
+    'swapaxis': lambda g, op, X, dim1=0, dim2=0: g.swap(X, X.rank, dim1, dim2),
+    'transpose': lambda g, op, X, axes=None: g.Transpose(X, perm=axes and [axis % X.rank for axis in axes]),
+    'sliceaxis': lambda g, op, X, axis, begin, end=END: g.Slice(X, [begin], [end], [axis]),
+    'slicelike': lambda g, op, X, *_: g.Slice(X, [0] * X.rank, op.output.sizes(END)),
+    'stack': lambda g, op, *X, axis=0: g.Concat(*(g.Unsqueeze(each, [axis]) for each in X), axis=axis),
+    'depthtospace': lambda g, op, X, block_size: g.DepthToSpace(X, blocksize=block_size),
+    'spacetodepth': lambda g, op, X, block_size: g.SpaceToDepth(X, blocksize=block_size),
+    'moveaxis': lambda g, op, X, source, destination: g.Transpose(  # of an array whose sizes are 0, 1, 2 ...
         X, perm=numpy.moveaxis(numpy.empty(range(X.rank)), source, destination).shape),
-    'tril': lambda g, op, X, k=0, **_: g.Where(
+    'tril': lambda g, op, X, k=0: g.Where(
         numpy.tri(X.shape[-2], X.shape[-1], k, bool), X, numpy.array(0, X.dtype)),
-    'eye': lambda g, op, N, k=0, **_: g.Identity(numpy.eye(N, op.output.shape[1], k).astype(op.output.dtype)),
-    'gathernd': lambda g, op, X, places, **_: g.GatherND(
+    'gathernd': lambda g, op, X, places: g.GatherND(
         X, g.Transpose(g.cast(places, 'int64'), perm=[*range(1, places.rank), 0])),
 }

@@ -1,11 +1,13 @@
 """An ONNX graph under construction, and what converters share. Needs onnx."""
 import functools
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy
 from onnx import NodeProto, helper, numpy_helper
 
+from ...networks.graph_operators import Operator
 from .graph import Array
 
 Converters = dict[str, Callable[..., Any]]  # by the kind of operation
@@ -31,19 +33,25 @@ def by_name(*converters: Callable) -> Converters:
 
 def as_list(setting: Any) -> list:
     """Return a setting as a list, also if it is a single number."""
-    return [*setting] if isinstance(setting, (list, tuple)) else [setting]
+    return [*setting] if type(setting) in (list, tuple) else [setting]
+
+
+def call(converter: Callable, g: Any, op: Operator, inputs: Sequence) -> Any:
+    """Call a converter with the settings of an operator that it names."""
+    names = inspect.signature(converter).parameters
+    return converter(g, op, *inputs, **{name: value for name, value in op.settings.items() if name in names})
 
 
 class Builder:
     """An ONNX graph under construction. ``g.Conv(X, W, group=2)`` appends an ONNX operator to `nodes`.
 
     Inputs are arrays of the network, results of other operators, or constants: numbers, lists, and NumPy arrays.
-    Numbers with a fraction become `float_dtype`. The batch is `batch_axis` of `first`; `taken` are names in use.
+    Numbers with a fraction become `float_dtype`. Names begin with `place`, a layer. `batch_axis` is that of `first`.
     """
 
-    def __init__(self, first: Array, batch_axis: int, taken: set[str]):
+    def __init__(self, first: Array, batch_axis: int):
         self.nodes: list[NodeProto] = []
-        self._first, self._batch_axis, self._taken, self.float_dtype = first, batch_axis, taken, 'float32'
+        self._first, self._batch_axis, self.place, self.float_dtype = first, batch_axis, 'input', 'float32'
 
     def __getattr__(self, operator: str) -> Callable[..., Any]:
         return functools.partial(self.add, operator)
@@ -51,9 +59,7 @@ class Builder:
     def add(self, operator: str, *inputs: Any, results: int = 0, **settings: Any) -> Any:
         """Append an operator; return the name of its result, or a list of names if `results` is given."""
         input_names = [self.name(X) for X in inputs]
-        name = f'{operator}_{len(self.nodes)}'
-        while any(each.startswith(name) for each in self._taken):
-            name += '_'
+        name = f'{self.place}/{operator}_{len(self.nodes)}'
         names = [f'{name}_{i}' for i in range(results)] or [name]
         self.nodes.append(helper.make_node(operator, input_names, names, name, **settings))
         return names if results else name
@@ -80,13 +86,16 @@ class Builder:
         return self.Reshape(X, sizes if sizes.count(-1) < 2 else self.shape(array))
 
     def shape(self, array: Array) -> Any:
-        """Return the shape of an array; sizes that depend on the batch are multiples of it."""
+        """Return the shape of an array; sizes that depend on the batch are proportional to it."""
         if array.shape == array.other:
             return [*array.shape]
+        rows, other_rows = (shape[self._batch_axis] for shape in (self._first.shape, self._first.other))
+        sizes = [*zip(array.shape, array.other)]
+        require(all(size == other or size * other_rows == other * rows for size, other in sizes),
+                'a size is not proportional to the batch')
         batch = self.Shape(self._first, start=self._batch_axis, end=self._batch_axis + 1)
-        batch_size = self._first.shape[self._batch_axis]
-        return self.Concat(*([size] if size == other else self.Mul(batch, [size // batch_size])
-                             for size, other in zip(array.shape, array.other)), axis=0)
+        return self.Concat(*([size] if size == other else self.Div(self.Mul(batch, [size]), [rows])
+                             for size, other in sizes), axis=0)
 
     def swap(self, X: Any, rank: int, first: int, second: int) -> Any:
         """Swap two axes, of which both may be the same."""

@@ -1,113 +1,30 @@
-"""Comparison of a model in onnxruntime with its network, on examples that reach both sides of decisions by value."""
+"""Comparison of a model in onnxruntime with its network."""
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy
 
-from ...mxnet_setup.compat import mx, np
+from ...base.program import reason
 from ...networks.graph_operators import Operator
-from ...networks.tracing import is_legacy
-from .rounding import SPECIAL_TOLERANCE, TOLERANCE
+from .examples import SPECIAL, array_like
+from .graph import Array, Graph
 
+TOLERANCE = 1e-5  # of the largest number in an output
+SPECIAL_TOLERANCE = 1e-3  # for values far from the example, where rounding is larger, but a wrong branch larger still
+OFFSET = 10  # how much larger numbers may be than their spread before their rounding moves results further
 SMALLEST = 1e-30  # lower limit of the largest number, because all may be 0
-SPECIAL = 'zeros', 'ones', 'negative', 'large'
-# Operators that decide by value, and that have no result for some values
-DECIDING = re.compile('.*(where|equal|greater|less|logical|mask|embedding|take|pick|onehot|mod|floor|ceil|sign$).*')
-PARTIAL = re.compile('.*(log(?!ical)|sqrt|power|div|reciprocal|exp(?!and)|norm).*')
-# Values that are possible with some operators. For equal numbers, MXNet may choose other indices; with invalid lengths
-# or places, it reads or writes memory beyond an array.
-ALLOWED = {**dict.fromkeys(('topk', 'sort', 'argsort', 'boxnms'), 'negative'),
-           **dict.fromkeys(('use_length', 'sequencemask', 'sequencereverse'), 'zeros ones'),
-           'roialign': '', 'gathernd': ''}
+SORTING = 'topk', 'sort', 'argsort', 'boxnms'
 
 
 class Example(NamedTuple):
-    """Inputs of a network and its results. `words` describe inputs that are not like those of the user.
-
-    Of these, only finite numbers are compared, and if `is_partial`, only those that are finite in onnxruntime too.
-    """
+    """Inputs of a network, its results, and those of the model. `words` describe inputs unlike those of the user."""
 
     inputs: Sequence
     results: list[numpy.ndarray]
+    found: list[numpy.ndarray]
     words: str = ''
-    is_partial: bool = False
-
-
-def random_like(array: Any, batch_axis: int | None, seed: int = 0) -> Any:
-    """Return random numbers in the range of an example, integers if it has only integers, for a larger batch."""
-    shape = [size + min(size, 4) * (axis == batch_axis) for axis, size in enumerate(array.shape)]
-    return array_like(array, _random(array.asnumpy(), shape, numpy.random.default_rng(seed)))
-
-
-def special_examples(compute: Callable[[list], list | None], inputs: Sequence, operators: list[Operator]
-                     ) -> list[Example]:
-    """Return examples with values outside the range of some inputs, except those that MXNet cannot `compute`.
-
-    In a network that decides by value, each input is once of each kind, while the others are of another. Other networks
-    get one list of inputs in which the kinds are mixed.
-    """
-    kinds = {name for op in operators for name in (op.kind, 'use_length' if op.settings.get('use_length') else '')}
-    named = [name for name in SPECIAL if all(name in ALLOWED[kind] for kind in kinds & ALLOWED.keys())]
-    if not named:
-        return []
-    rngs = [numpy.random.default_rng(seed) for seed, _ in enumerate(inputs, 1)]
-    values = [[_special(array.asnumpy(), name, rng) for name in (*named, 'random')] for array, rng in zip(inputs, rngs)]
-    if 'use_length' in kinds or any(DECIDING.fullmatch(op.kind) or (
-            op.kind == 'cast' and not op.output.dtype.startswith('float')) for op in operators):
-        orders = [[(i + place) % len(values[0]) for place, _ in enumerate(inputs)] for i, _ in enumerate(values[0])]
-        batches = {', '.join([*named, 'random'][i] for i in order): [each[i] for i, each in zip(order, values)]
-                   for order in orders if order != [len(named)]}
-    else:
-        batches = {', '.join(named): [numpy.choose(numpy.resize(range(len(named)), each[0].shape), each)
-                                      for each in values]}
-    arrays = {words: [*map(array_like, inputs, batch)] for words, batch in batches.items()}
-    return [Example(batch, results, words, any(map(PARTIAL.fullmatch, kinds)))
-            for words, batch in arrays.items() if (results := compute(batch))]
-
-
-def _random(values: numpy.ndarray, shape: Sequence[int], rng: numpy.random.Generator) -> numpy.ndarray:
-    finite = values[numpy.isfinite(values)]
-    if values.ndim == 2 and values.shape[1] == 5 and len(values) and _are_indices(values[:, 0]):
-        # Possibly regions of interest: the number of an image, beyond which MXNet would read, and two corners
-        numbers = rng.integers(0, int(values[:, 0].max()) + 1, (shape[0], 1))
-        return numpy.concatenate([numbers, _random(values[:, 1:], (shape[0], 4), rng)], axis=1)
-    if not finite.size:
-        raise ValueError(f'an example of shape {values.shape} has no finite number: pass realistic values')
-    low, high = float(finite.min()), float(finite.max())
-    if low == high:
-        return rng.random(shape) if values.dtype.kind == 'f' else numpy.full(shape, low)
-    if (finite == finite.round()).all() and max(-low, high) < 2**53:  # not the lowest float in a mask
-        return rng.integers(int(low), int(high) + 1, shape)
-    return rng.uniform(low, high, shape)
-
-
-def _are_indices(values: numpy.ndarray) -> bool:
-    return bool(((values >= 0) & (values < 2**31) & (values == values.round())).all())
-
-
-def _special(values: numpy.ndarray, name: str, rng: numpy.random.Generator) -> numpy.ndarray:
-    """Return values of one kind, in any dtype, for an input with the example ``values``; 'negative' has both signs."""
-    dtype, new = values.dtype, _random(values, values.shape, rng)
-    if name in ('zeros', 'ones'):
-        return numpy.full(values.shape, name == 'ones')
-    if name == 'negative' and dtype.kind in 'if':
-        return new * numpy.resize([-1, 1], new.shape)
-    if name == 'large' and dtype.kind in 'iu':
-        return rng.integers(numpy.iinfo(dtype).max // 2, size=values.shape, dtype=dtype)
-    if name == 'large' and dtype.kind == 'f':
-        largest = float(numpy.finfo(dtype).max) / 4
-        return numpy.clip(new * 100.0, -largest, largest)
-    return new
-
-
-def array_like(array: Any, values: numpy.ndarray) -> Any:
-    """Return values as an array with the dtype, the device and the semantics of another."""
-    make = mx.nd.array if is_legacy(array) else np.array
-    dtype = numpy.dtype(array.dtype)
-    return make(values.astype(dtype), dtype=dtype, ctx=array.ctx)
 
 
 def session(content: bytes, inputs: Sequence[str]) -> Callable[[Sequence], list[numpy.ndarray]]:
@@ -115,23 +32,35 @@ def session(content: bytes, inputs: Sequence[str]) -> Callable[[Sequence], list[
     import onnxruntime
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 4  # 4: errors are raised, not also printed
-    model = onnxruntime.InferenceSession(content, options, providers=['CPUExecutionProvider'])
-    return lambda batch: model.run(None, {name: array.asnumpy() for name, array in zip(inputs, batch)})
+    try:
+        model = onnxruntime.InferenceSession(content, options, providers=['CPUExecutionProvider'])
+    except Exception as error:
+        raise _refusal(error) from error
+
+    def run(batch: Sequence) -> list[numpy.ndarray]:
+        try:
+            return model.run(None, {name: array.asnumpy() for name, array in zip(inputs, batch)})
+        except Exception as error:
+            raise _refusal(error) from error
+    return run
 
 
-def compare(outputs: Sequence[str], examples: Sequence[Example], found: Sequence[list], coordinates: float,
+def _refusal(error: Exception) -> ValueError:
+    return ValueError(f'no model is written because onnxruntime cannot run it, {reason(error)}')
+
+
+def compare(outputs: Sequence[str], examples: Sequence[Example], has_nan: Callable[[Sequence], bool],
             remark: str) -> str:
-    """Return in words how far the results `found` of a model differ from those of the network in `examples`.
+    """Return in words how far the results of a model differ from those of the network.
 
-    Raises ValueError if they differ by more than rounding explains, where `coordinates` is the share of
-    `rounding.of_coordinates`.
+    Raises ValueError if they differ by more than rounding explains. `has_nan` returns whether the network computes NaN
+    on its way for some inputs: MXNet's relu, pooling and softmax make other numbers of it, ONNX's do not.
     """
-    # The first example is the user's
-    differences: dict[bool, list[tuple]] = {True: [], False: []}  # of special examples and of others
+    worst = 0.0, outputs[0]
     for i, name in enumerate(outputs):
-        largest = max(_largest(example.results[i]) for example in examples if not example.words)
-        for (_, expected, words, is_partial), results in zip(examples, found):
-            Y, Y_found = expected[i], results[i]
+        scale = max(_largest(example.results[i]) for example in examples if not example.words)
+        for inputs, results, found, words in examples:
+            Y, Y_found = results[i], found[i]
             if (Y.shape, Y.dtype) != (Y_found.shape, Y_found.dtype):
                 advice = 'see batch_axis in docs/export.md' if Y.shape != Y_found.shape else (
                     'MXNet infers another dtype than it computes, use astype in the network')
@@ -140,22 +69,74 @@ def compare(outputs: Sequence[str], examples: Sequence[Example], found: Sequence
             if not (words or (numpy.isfinite(Y).all() and numpy.isfinite(Y_found).all())):
                 raise ValueError(f'no model is written because numbers of {name} for random inputs are not finite: '
                                  'check the parameters, or pass other examples to to_onnx')
-            used = numpy.isfinite(Y) & (numpy.isfinite(Y_found) if is_partial else True)
+            used = numpy.isfinite(Y)
+            if not numpy.isfinite(Y_found[used]).all() and has_nan(inputs):
+                used &= numpy.isfinite(Y_found)
             error = abs(numpy.nan_to_num(Y_found[used].astype('float64'), nan=numpy.inf) - Y[used]).max(initial=0)
-            differences[words != ''].append((error / max(largest, _largest(Y)), name, words))
-    for limit, worst in (TOLERANCE, max(differences[False])), (SPECIAL_TOLERANCE, max(differences[True], default=(0,))):
-        limit += coordinates
-        if worst[0] > limit:
-            where = f', for inputs that are {worst[2]}' * bool(worst[2])
-            raise ValueError(f"no model is written because numbers of the model's {worst[1]} in onnxruntime differ "
-                             f"from the network's by {worst[0]:.1e} of the largest{where}; rounding explains "
-                             f'{limit:.1e}: {remark}')
-    difference, name, _ = max(differences[False])
+            error /= max(scale, _largest(Y))
+            limit = _rounding(inputs, words)
+            if error > limit:
+                where = f', for inputs that are {words}' * bool(words)
+                raise ValueError(f"no model is written because numbers of the model's {name} in onnxruntime differ "
+                                 f"from the network's by {error:.1e} of the largest{where}; rounding explains "
+                                 f'{limit:.1e}: {remark}')
+            worst = worst if words else max(worst, (error, name))
     shapes = ' and '.join(str(example.inputs[0].shape) for example in examples if not example.words)
-    words = ', '.join(name for name in SPECIAL if any(name in example.words for example in examples)) or 'none'
-    return (f"checked in onnxruntime: output {name} equals the network's up to {difference:.1e} of its largest number; "
-            f'compared for {shapes} in the range of the example; other values: {words}')
+    every = ', '.join(example.words for example in examples)
+    named = ', '.join(name for name in (*SPECIAL, 'shifted') if name in every) or 'none'
+    return (f"checked in onnxruntime: output {worst[1]} equals the network's up to {worst[0]:.1e} of its largest "
+            f'number; compared for {shapes} in the range of the example; other values: {named}')
 
 
 def _largest(Y: numpy.ndarray) -> float:
     return float(abs(Y.astype('float64')).max(initial=SMALLEST, where=numpy.isfinite(Y)))
+
+
+def _rounding(inputs: Sequence, words: str) -> float:
+    """Return how far rounding may move a result, in units of the largest."""
+    if words:  # no number moves to infinity, but MXNet's own sums of shifted ones lose all digits
+        return 1e30 if words == 'shifted' else SPECIAL_TOLERANCE
+    arrays = [array.asnumpy().astype('float64') for array in inputs if array.dtype == numpy.float32]
+    offsets = [abs(X).max() / X.std() for X in arrays if numpy.isfinite(X).all() and X.std() > 0]
+    return TOLERANCE * max([offset / OFFSET for offset in offsets] + [1])
+
+
+def with_inputs_to_sort(graph: Graph) -> tuple[Graph, dict[str, Operator]]:
+    """Return a network in which each operator that sorts has an input of its own, by name, for numbers that differ.
+
+    For numbers that are equal, each runtime has an order of its own. What the operators sorted is a further output, and
+    for boxes their scores, which are small beside places.
+    """
+    sorting: dict[str, Operator] = {}
+    variables, operators, outputs = dict(graph.variables), [], [*graph.outputs]
+    for op in graph.operators:
+        if op.kind in SORTING:
+            X, name = op.inputs[0], f'{op.node["name"]}_input'
+            outputs.append(X)
+            if op.kind == 'boxnms':
+                operators.append(_scores(X, f'{name}_scores', op.settings.get('score_index', 1)))
+                outputs.append(operators[-1].output)
+            variables[name], sorting[name] = X._replace(name=name), op
+            op = op._replace(inputs=[variables[name]])
+        operators.append(op)
+    return Graph(variables, operators, outputs), sorting
+
+
+def _scores(X: Array, name: str, column: int) -> Operator:
+    settings = {'axis': '-1', 'begin': str(column), 'end': str(column + 1)}
+    scores = X._replace(name=name, shape=(*X.shape[:-1], 1), other=(*X.other[:-1], 1))
+    return Operator({'op': 'slice_axis', 'name': name, 'attrs': settings}, [X], {0: scores})
+
+
+def numbers_to_sort(graph: Graph, arrays: dict[str, Any], sorting: dict[str, Operator]) -> dict[str, Any]:
+    """Return arrays like those that a network sorts for some `arrays`, with other numbers, of which none are equal."""
+    sorted_arrays = graph.compute([op.inputs[0] for op in sorting.values()], arrays)
+    return {name: _without_equal(op, X) for (name, op), X in zip(sorting.items(), sorted_arrays)}
+
+
+def _without_equal(op: Operator, array: Any) -> Any:
+    X = array.asnumpy()
+    sorted_by = X[..., op.settings.get('score_index', 1)] if op.kind == 'boxnms' else X
+    numbers = numpy.random.default_rng(0).permutation(sorted_by.size).reshape(sorted_by.shape)
+    sorted_by[...] = numbers if X.dtype.kind in 'iu' else (numbers + 1) / numbers.size
+    return array_like(array, X)

@@ -1,19 +1,10 @@
 """Converters of operators for object detection."""
 import numpy
 
-from ...mxnet_setup.compat import mx
 from .building import by_name, require, require_fixed
 
 
-def _multiboxprior(g, op, X, **settings):
-    """Return the boxes as a constant, because they depend on the size of the image only."""
-    require_fixed(X, axes=[2, 3])
-    settings = {name: settings[name] for name in ('sizes', 'ratios', 'clip', 'steps', 'offsets') if name in settings}
-    return mx.nd.contrib.MultiBoxPrior(mx.nd.zeros((1, 1, *X.shape[2:])), **settings).asnumpy()
-
-
-def _roialign(g, op, X, rois, pooled_size, spatial_scale, sample_ratio=-1, position_sensitive=False, aligned=False,
-              **_):
+def _roialign(g, op, X, rois, pooled_size, spatial_scale, sample_ratio=-1, position_sensitive=False, aligned=False):
     require(not position_sensitive, 'position_sensitive')
     rows = g.Squeeze(g.cast(g.Slice(rois, [0], [1], [1]), 'int64'), [1])
     return g.RoiAlign(X, g.Slice(rois, [1], [5], [1]), rows, output_height=pooled_size[0], output_width=pooled_size[1],
@@ -22,7 +13,7 @@ def _roialign(g, op, X, rois, pooled_size, spatial_scale, sample_ratio=-1, posit
 
 
 def _boxnms(g, op, X, overlap_thresh=0.5, valid_thresh=0, topk=-1, coord_start=2, score_index=1, id_index=-1,
-            background_id=-1, force_suppress=False, in_format='corner', out_format='corner', **_):
+            background_id=-1, force_suppress=False, in_format='corner', out_format='corner'):
     """Return the rows that are kept, by score; the others are -1."""
     require(in_format == out_format and topk, 'topk=0 or another out_format than in_format')
     require_fixed(X, axes=[-2])
@@ -60,4 +51,4 @@ def _boxnms(g, op, X, overlap_thresh=0.5, valid_thresh=0, topk=-1, coord_start=2
     return g.reshape(g.Pad(rows, [0, 0, 0, 0, count - size, 0], -1.0), op.output)
 
 
-CONVERTERS = by_name(_boxnms, _multiboxprior, _roialign)
+CONVERTERS = by_name(_boxnms, _roialign)

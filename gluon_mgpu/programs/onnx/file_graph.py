@@ -19,7 +19,7 @@ SAME_NUMBERS = {'cast', 'copy', 'reshape', 'transpose', 'swapaxis', 'flatten', '
                 'sliceaxis', 'slicechannel', 'split'}
 
 
-def checked(graph: dict) -> dict:
+def safe(graph: dict) -> dict:
     """Return the parts of a graph that MXNet needs, without anything with which it would crash instead of an error.
 
     Raises NotImplementedError for an operator that is unsafe or has graphs of its own, others for what is no graph.
@@ -77,28 +77,29 @@ def in_float32(node: dict) -> dict:
 def example(operators: list[Operator], params: dict[str, Any], name: str, shape: tuple, dtype: str,
             rng: numpy.random.Generator) -> tuple[numpy.ndarray, str]:
     """Return random values for an input, with a description: integers if they are indices or `dtype` has only these."""
-    limit = _limit(operators, params, name) or {'uint8': 256, 'int32': 2, 'int64': 2}.get(dtype)
-    values = rng.integers(limit, size=shape) if limit else rng.random(shape)
-    words = f'integers from 0 to {limit - 1}' if limit else 'numbers from 0 to 1'
-    return values.astype(dtype), f'{name} {shape}, {dtype}, random {words}'
+    words = f'{name} {shape}, {dtype}, random'
+    limit = _limit(operators, params, name)
+    if limit is None and dtype.startswith('float'):
+        return rng.random(shape).astype(dtype), f'{words} numbers from 0 to 1'
+    # No other integer is 0, because something may be divided by it
+    low, high = (0, limit) if limit else (1, 256 if dtype == 'uint8' else 3)
+    return rng.integers(low, high, shape).astype(dtype), f'{words} integers from {low} to {high - 1}'
 
 
 def _limit(operators: list[Operator], params: dict[str, Any], name: str) -> int | None:
     """Return the number of possible indices if an input is used as indices, such as those of words."""
     limits: list[Any] = []
     same = {name}  # the arrays that have the numbers of the input
-    for operator in operators:
-        kind, settings = operator.kind, operator.settings
-        used = [place for place, array in enumerate(operator.inputs) if array in same]
-        if used and kind in SAME_NUMBERS:
-            same.update(operator.outputs.values())
-        elif 0 in used and kind in ('embedding', 'sparseembedding', 'onehot'):
-            limits.append(settings.get('depth' if kind == 'onehot' else 'input_dim'))
-        elif 1 in used and kind == 'take' and operator.inputs[0] in params:
-            shape = params[operator.inputs[0]].shape
-            sizes = {**dict(enumerate(shape)), **dict(enumerate(shape, -len(shape)))}  # by axis, also a wrong one
-            limits.append(sizes.get(settings.get('axis', 0)))
-    return min((limit for limit in limits if is_count(limit)), default=None)
+    for op in operators:
+        used = [place for place, array in enumerate(op.inputs) if array in same]
+        if used and op.kind in SAME_NUMBERS:
+            same.update(op.outputs.values())
+        elif 0 in used:
+            limits.append(op.settings.get({'embedding': 'input_dim', 'onehot': 'depth'}.get(op.kind)))
+        elif 1 in used and op.kind == 'take' and op.inputs[0] in params:
+            shape, axis = params[op.inputs[0]].shape, op.settings.get('axis', 0)
+            limits += [shape[axis]] if axis in range(-len(shape), len(shape)) else []
+    return min(filter(is_count, limits), default=None)
 
 
 def output_names(operators: list[Operator], outputs: list[str]) -> list[str]:

@@ -11,7 +11,7 @@ REDUCTIONS = {'sum': 'ReduceSum', 'mean': 'ReduceMean', 'max': 'ReduceMax', 'min
               'norm': 'ReduceL2'}
 
 
-def _softmax(g, op, X, length=None, axis=-1, temperature=1, **_):
+def _softmax(g, op, X, length=None, axis=-1, temperature=1):
     Y = X if temperature == 1 else g.Div(X, float(temperature))
     if length is None:
         return g.add('Softmax' if op.kind == 'softmax' else 'LogSoftmax', Y, axis=axis)
@@ -20,20 +20,20 @@ def _softmax(g, op, X, length=None, axis=-1, temperature=1, **_):
     return g.Where(mask, g.Softmax(g.Where(mask, Y, -1e30), axis=axis), 0.0)
 
 
-def _sequencemask(g, op, X, length=None, axis=0, value=0, **_):
+def _sequencemask(g, op, X, length=None, axis=0, value=0):
     if length is None:
         return X
     missing = [i for i in range(X.rank) if i != 1 - axis]  # the rows are on axis 1 or 0
     return g.Where(g.before(X, length, axis, missing), X, numpy.array(value, X.dtype))
 
 
-def _softmaxoutput(g, op, X, *_, multi_output=False, preserve_shape=False, **__):
+def _softmaxoutput(g, op, X, *_, multi_output=False, preserve_shape=False):
     if multi_output or preserve_shape:
         return g.Softmax(X, axis=1 if multi_output else -1)
     return g.reshape(g.Softmax(g.Flatten(X)), op.output)  # over all axes but the first
 
 
-def _reduce(g, op, X, axis=None, exclude=False, keepdims=False, ord=2, **_):
+def _reduce(g, op, X, axis=None, exclude=False, keepdims=False, ord=2):
     require(ord == 2, f'ord {ord}')
     every = range(X.rank)
     axes = every if axis is None else [each % X.rank for each in as_list(axis)]
@@ -47,27 +47,27 @@ def _reduce(g, op, X, axis=None, exclude=False, keepdims=False, ord=2, **_):
     return g.Reshape(Y, [1]) if is_number else Y
 
 
-def _var(g, op, X, axis=None, ddof=0, keepdims=False, **_):
+def _var(g, op, X, axis=None, ddof=0, keepdims=False):
     axes = [*range(X.rank)] if axis is None else as_list(axis)
     count, distances = math.prod(X.shape[each] for each in axes), g.Sub(X, g.ReduceMean(X, axes))
     Y = g.Mul(g.ReduceMean(g.Mul(distances, distances), axes, keepdims=int(keepdims)), count / (count - ddof))
     return g.Sqrt(Y) if op.kind == 'std' else Y
 
 
-def _einsum(g, op, *X, subscripts, **_):
+def _einsum(g, op, *X, subscripts):
     """Return Einsum with small letters, because old runtimes have no others, in the same order."""
     letters = sorted({*filter(str.isalpha, subscripts)})
     return g.Einsum(*X, equation=subscripts.translate({ord(letter): 97 + i for i, letter in enumerate(letters)}))
 
 
-def _argmax(g, op, X, axis=None, keepdims=False, **_):
+def _argmax(g, op, X, axis=None, keepdims=False):
     require(axis is not None, 'no axis')
     operator = 'ArgMax' if op.kind == 'argmax' else 'ArgMin'
     return g.cast(g.add(operator, X, axis=axis, keepdims=int(keepdims)), op.output.dtype)
 
 
-def _topk(g, op, X, k=1, axis=-1, ret_typ='indices', is_ascend=False, **_):
-    is_flat = op.output.rank < X.rank  # no axis
+def _topk(g, op, X, k=1, axis=-1, ret_typ='indices', is_ascend=False):
+    is_flat = op.node['attrs'].get('axis') == 'None'
     if k < 1:  # all
         axes = range(X.rank) if is_flat else [axis]
         require_fixed(X, axes=axes)
@@ -77,13 +77,13 @@ def _topk(g, op, X, k=1, axis=-1, ret_typ='indices', is_ascend=False, **_):
     values, places = g.TopK(X, [k], results=2, axis=axis, largest=int(not is_ascend))
     if ret_typ == 'mask':
         zero, one = numpy.array([0, 1], op.output.dtype)
-        zeros, ones = g.Expand(zero, g.shape(op.output)), g.Expand(one, g.Shape(places))
-        return g.ScatterElements(zeros, places, ones, axis=axis)
+        zeros, ones = g.Expand(zero, g.Shape(X)), g.Expand(one, g.Shape(places))
+        return g.reshape(g.ScatterElements(zeros, places, ones, axis=axis), op.output)
     places = g.cast(places, [*op.outputs.values()][-1].dtype)
     return {'value': values, 'indices': places, 'both': [values, places]}[ret_typ]
 
 
-def _matmul(g, op, A, B, transpose_a=False, transpose_b=False, **_):
+def _matmul(g, op, A, B, transpose_a=False, transpose_b=False):
     require(op.kind != 'dot' or B.rank <= 2, 'more than two dimensions')
     return g.MatMul(g.swap(A, A.rank, -2, -1) if transpose_a else A, g.swap(B, B.rank, -2, -1) if transpose_b else B)
 
@@ -94,13 +94,13 @@ def _heads(g, X, heads, parts):
     return [g.Transpose(g.Squeeze(Y, [3]), perm=[1, 2, 0, 3]) for Y in split]
 
 
-def _attention_scores(g, op, X, memory=None, *, heads, **_):
+def _attention_scores(g, op, X, memory=None, *, heads):
     queries, keys, *_ = (_heads(g, X, heads, 1) + _heads(g, memory, heads, 2)) if memory else _heads(g, X, heads, 3)
     size = X.shape[2] // heads // (1 if memory else 3)
     return g.reshape(g.MatMul(g.Div(queries, size ** 0.5), g.Transpose(keys, perm=[0, 1, 3, 2])), op.output)
 
 
-def _attention_values(g, op, X, weights, heads, parts, **_):
+def _attention_values(g, op, X, weights, heads, parts):
     shape, other = ((rows // heads, heads, *lengths) for rows, *lengths in (weights.shape, weights.other))
     weights = g.reshape(weights, weights._replace(shape=shape, other=other))
     Y = g.MatMul(weights, _heads(g, X, heads, parts)[-1])  # (rows, heads, length, size)
@@ -109,12 +109,13 @@ def _attention_values(g, op, X, weights, heads, parts, **_):
 
 CONVERTERS: Converters = {
     **by_name(_softmax, _softmaxoutput, _sequencemask, _reduce, _argmax, _topk, _matmul, _einsum),
-    'softmaxactivation': lambda g, op, X, mode='instance', **_: g.Softmax(X, axis=1 if mode == 'channel' else -1),
+    'softmaxactivation': lambda g, op, X, mode='instance': g.Softmax(X, axis=1 if mode == 'channel' else -1),
     'sort': functools.partial(_topk, k=0, is_ascend=True, ret_typ='value'),
     'argsort': functools.partial(_topk, k=0, is_ascend=True),
-    'linalggemm2': lambda g, op, *X, alpha=1, **settings: g.Mul(_matmul(g, op, *X, **settings), float(alpha)),
+    'linalggemm2': lambda g, op, A, B, alpha=1, transpose_a=False, transpose_b=False: g.Mul(
+        _matmul(g, op, A, B, transpose_a, transpose_b), float(alpha)),
     'var': in_floats(_var),
-    'cumsum': lambda g, op, X, axis=None, **_: g.CumSum(
+    'cumsum': lambda g, op, X, axis=None: g.CumSum(
         g.cast(g.Reshape(X, [-1]) if axis is None else X, op.output.dtype), numpy.array(axis or 0)),
     'interleavedmatmulselfattqk': _attention_scores,
     'interleavedmatmulencdecqk': _attention_scores,

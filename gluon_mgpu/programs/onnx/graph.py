@@ -1,14 +1,15 @@
 """The graph of a network in prediction mode: its operators, with the shapes and dtypes of their arrays."""
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy
 
 from ...base.nested import leaves, refill
-from ...mxnet_setup.compat import MXNET_MAJOR, gluon, mx, np
+from ...mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np
 from ...networks.graph_operators import NUMPY, Operator, build, operators_of
-from ...networks.tracing import graph_of, trace_deferred, trace_function, variables_for
+from ...networks.tracing import graph_of, is_legacy, trace_deferred, trace_function, variables_for
 
 
 class Array(NamedTuple):
@@ -18,7 +19,7 @@ class Array(NamedTuple):
     shape: tuple
     other: tuple
     dtype: str
-    internal: str  # its name in MXNet's get_internals()
+    value: numpy.ndarray | None = None  # if it is the same for all inputs
 
     @property
     def rank(self) -> int:
@@ -36,6 +37,17 @@ class Graph(NamedTuple):
     variables: dict[str, Array]
     operators: list[Operator]
     outputs: list[Array]
+
+    @property
+    def by_name(self) -> list[Operator]:
+        """The operators with names of arrays."""
+        return [Operator(op.node, [array.name for array in op.inputs],
+                         {number: array.name for number, array in op.outputs.items()}) for op in self.operators]
+
+    def compute(self, arrays: Sequence[Array], known: dict[str, Any]) -> list:
+        """Return arrays in the network as MXNet computes them from those of the variables, by name."""
+        found = _compute(self.by_name, known)
+        return [found[array.name] for array in arrays]
 
 
 @contextlib.contextmanager
@@ -70,45 +82,60 @@ def trace(net: Callable, args: list) -> tuple[Any, list[str]]:
 
 def describe(graphs: Sequence[Any], arrays: Sequence[dict[str, Any]], batch_sizes: Sequence[int]) -> Graph:
     """Describe a network. `graphs` is its graph, a symbol, `arrays` those of its variables, for two batch sizes."""
-    (operators, outputs), (others, _) = map(operators_of, graphs)
-    if [operator.node['op'] for operator in operators] != [operator.node['op'] for operator in others]:
+    (operators, outputs), (others, _) = map(_operators, graphs, batch_sizes)
+    if [op.node['op'] for op in operators] != [op.node['op'] for op in others]:
         raise ValueError('its operators depend on the batch size')
-    first = _infer(operators, outputs, arrays[0], batch_sizes[0])
-    other = _infer(others, outputs, arrays[1], batch_sizes[1])
-    found = {name: array._replace(other=other[name].shape) for name, array in first.items()}
-    computed = {name for operator in operators for name in operator.outputs.values()}
-    variables = {name: array for name, array in found.items() if name not in computed}
-    with_arrays = [Operator(node, [found[name] for name in inputs],
-                            {number: found[name] for number, name in sorted(results.items())})
-                   for node, inputs, results in operators]
-    return Graph(variables, with_arrays, [found[name] for name in outputs])
+    first, second = map(_compute, (operators, others), arrays)
+    free = {name for op in operators if not op.inputs or op.kind in ('arangelike', 'multiboxprior')
+            for name in op.outputs.values()}  # such as arange; random numbers differ
+
+    def described(name: str) -> Array:
+        one, other = first[name], second[name]
+        value = one.asnumpy() if name in free and one.shape == other.shape else None
+        is_equal = value is not None and numpy.array_equal(value, other.asnumpy())
+        return Array(name, one.shape, other.shape, numpy.dtype(one.dtype).name, value if is_equal else None)
+
+    found = {name: described(name) for name in first}
+    return Graph({name: found[name] for name in arrays[0]}, [Operator(op.node, [found[name] for name in op.inputs],
+                                      {number: found[name] for number, name in sorted(op.outputs.items())})
+                             for op in operators], [found[name] for name in outputs])
 
 
-def _infer(operators: list[Operator], outputs: list[str], arrays: dict[str, Any], batch_size: int) -> dict[str, Array]:
-    """Return each array in a graph that is used, by name, for one batch size."""
-    for node, *_ in operators:
-        if node['op'] == '_zeros':  # a recurrent layer's initial state, in which MXNet 1.9 leaves out the batch size
-            node['attrs']['shape'] = node['attrs']['shape'].replace(' 0,', f' {batch_size},')
-    # MXNet infers what a graph returns, so take one that returns each of these arrays
-    used = [*dict.fromkeys([name for operator in operators for name in operator.inputs] + outputs)]
-    symbol = build(operators, used, NUMPY)
-    if missing := [name for name in symbol.list_inputs() if name not in arrays]:
-        raise ValueError(f'its parameter {missing[0]} is unknown: make each layer an attribute of its block')
-    known = {name: arrays[name] for name in symbol.list_arguments()}
-    shapes = symbol.infer_shape_partial(**{name: array.shape for name, array in known.items()})[1]
-    # MXNet infers other shapes for the inputs of np.concatenate(axis=None) than they have
-    shapes = [known[name].shape if name in known else shape for name, shape in zip(used, shapes)]
-    dtypes = symbol.infer_type_partial(**{name: array.dtype for name, array in known.items()})[1]
-    dtypes = [numpy.dtype(dtype).name for dtype in dtypes]
-    if MXNET_MAJOR < 2:
-        dtypes = _without_float64(operators, known, dict(zip(used, dtypes)))
-    return dict(zip(used, map(Array, used, shapes, shapes, dtypes, symbol.list_outputs())))
+def check_shapes(graph: Any, shapes: dict[str, tuple], batch_size: int) -> None:
+    """Raise an error if the shapes of variables do not fit: at some operators, MXNet's process would end.
+
+    A reshape of MXNet 1.9 reads and writes beyond its array if the sizes do not divide.
+    """
+    operators, outputs = _operators(graph, batch_size)
+    reshapes = [op for op in operators if op.kind == 'reshape']
+    names = [name for op in reshapes for name in (op.inputs[0], op.output)]
+    symbol = build(operators, names + outputs, NUMPY)  # MXNet infers what a graph returns
+    known = {name: shapes[name] for name in symbol.list_arguments() if name in shapes}
+    found = [math.prod(shape or [0]) for shape in symbol.infer_shape_partial(**known)[1]]
+    for op, old, new in zip(reshapes, found[::2], found[1::2]):
+        if old > 0 and new > 0 and old != new:
+            raise ValueError(f'{op.node["name"]} cannot reshape {old} numbers to {new}')
 
 
-def _without_float64(operators: list[Operator], variables: dict[str, Any], dtypes: dict[str, str]) -> list[str]:
-    """Return the dtypes, with float32 for a float64 that no array or setting has: MXNet infers it for bool * 2.0."""
-    exact = {name for name, array in variables.items() if array.dtype == numpy.float64}
-    for operator in operators:
-        if operator.settings.get('dtype') == 'float64' or exact & {*operator.inputs}:
-            exact.update(name for name in operator.outputs.values() if dtypes.get(name) == 'float64')
-    return [dtype if name in exact else dtype.replace('float64', 'float32') for name, dtype in dtypes.items()]
+def _operators(graph: Any, batch_size: int) -> tuple[list[Operator], list[str]]:
+    """Return the operators of a graph and the names of its outputs, see `operators_of`."""
+    operators, outputs = operators_of(graph)
+    for op in operators:
+        op.node.get('attrs', {}).pop('is_int', None)  # which only symbols have: integers times 1.5 would be float64
+        if op.node['op'] == '_zeros':  # a recurrent layer's initial state, in which MXNet 1.9 leaves out the batch size
+            op.node['attrs']['shape'] = op.node['attrs']['shape'].replace(' 0,', f' {batch_size},')
+    return operators, outputs
+
+
+def _compute(operators: list[Operator], known: dict[str, Any]) -> dict[str, Any]:
+    """Return all arrays by name that operators, of names, compute from others."""
+    names, first = [name for op in operators for name in op.outputs.values()], next(iter(known.values()))
+    if not names:
+        return known
+    with semantics_of(first), autograd.pause():
+        symbol = build(operators, names, mx.sym.Symbol if is_legacy(first) else NUMPY)
+        if missing := [name for name in symbol.list_inputs() if name not in known]:
+            raise ValueError(f'its parameter {missing[0]} is unknown: make each layer an attribute of its block')
+        device = {} if MXNET_MAJOR < 2 else {'default_ctx': first.ctx}
+        results = mx.nd.CachedOp(symbol, [])(*(known[name] for name in symbol.list_inputs()), **device)
+        return {**known, **dict(zip(names, leaves(results)))}

@@ -9,40 +9,34 @@ GATES = {'lstm': [0, 3, 1, 2], 'gru': [1, 0, 2]}  # MXNet's gates in ONNX's orde
 
 
 def _convolution(g, op, *arrays, kernel, stride=None, pad=(), dilate=None, adj=None, num_group=1, layout='NC',
-                 target_shape=None, **_):
+                 target_shape=None):
     require(layout.startswith('NC') and not target_shape, f'layout {layout} or target_shape')
     return g.add('ConvTranspose' if op.kind == 'deconvolution' else 'Conv', *arrays, kernel_shape=kernel,
                  strides=stride, pads=pad * 2 or None, dilations=dilate, group=num_group, output_padding=adj)
 
 
-def _pooling(g, op, X, kernel=None, pool_type='max', global_pool=False, stride=None, pad=(), layout='NC',
-             pooling_convention='valid', count_include_pad=True, **_):
-    require(layout.startswith('NC'), f'layout {layout}')
-    require(pooling_convention in ('valid', 'full'), f'pooling_convention {pooling_convention}')
-    operator, is_average = {'max': 'MaxPool', 'avg': 'AveragePool'}[pool_type], pool_type == 'avg'
+def _pooling(g, op, X, kernel=None, pool_type='max', global_pool=False, stride=None, pad=None, layout='NC',
+             pooling_convention='valid', count_include_pad=True):
+    require(layout.startswith('NC') and pooling_convention in ('valid', 'full'), f'{layout}, {pooling_convention}')
+    operator = {'max': 'MaxPool', 'avg': 'AveragePool'}[pool_type]
     if global_pool:
         return g.add(f'Global{operator}', X)
-    settings = {'count_include_pad': int(count_include_pad)} if is_average else {}
-    pads = [*(pad or [0] * len(kernel))] * 2
-    if pooling_convention == 'full':  # onnxruntime before 1.29 divides by other numbers with ceil_mode=1
+    none, strides = [0] * len(kernel), stride or [1] * len(kernel)
+    before = after = [*(pad or none)]
+    if pooling_convention == 'full':  # the last window may end beyond the padding
         require_fixed(X, axes=range(2, X.rank))
-        sizes = zip(X.shape[2:], op.output.shape[2:], kernel, stride or [1] * len(kernel), pads)
-        ends = [max((new - 1) * by + width - size - first, first) for size, new, width, by, first in sizes]
-        outer, inner = pads[:len(kernel)] + ends, [0] * len(pads)
-        if is_average:
-            inner = pads if count_include_pad else inner
-            settings['count_include_pad'] = 0
-        elif any(end >= width for end, width in zip(ends, kernel)):  # the last window is in the padding
-            inner = outer
-        if any(inner):
-            fill = numpy.array(0 if is_average else numpy.finfo(X.dtype).min, X.dtype)
-            X = g.Pad(X, [0, 0, *inner[:len(kernel)], 0, 0, *inner[len(kernel):]], fill)
-        pads = [int(pad) for pad in numpy.subtract(outer, inner)]
-        require(all(pad < width for pad, width in zip(pads, [*kernel] * 2)), 'an average of padding only')
-    return g.add(operator, X, kernel_shape=kernel, strides=stride, pads=pads if any(pads) else None, **settings)
+        ends = [(windows - 1) * by + width for windows, by, width in zip(op.output.shape[2:], strides, kernel)]
+        after = [max(end - first - size, first) for end, first, size in zip(ends, before, X.shape[2:])]
+    # An average divides by the numbers in a window, with those of the padding if it counts, never with those beyond it
+    counted = before if pool_type == 'avg' and count_include_pad else none
+    if any(counted):
+        X = g.Pad(X, [0, 0, *counted, 0, 0, *counted])
+    pads = [int(pad) for pad in numpy.subtract([*before, *after], counted * 2)]
+    require(all(pad < width for pad, width in zip(pads, [*kernel] * 2)), 'a window of padding only')
+    return g.add(operator, X, kernel_shape=kernel, strides=strides, pads=pads)
 
 
-def _adaptiveavgpooling2d(g, op, X, output_size=1, **_):
+def _adaptiveavgpooling2d(g, op, X, output_size=1):
     sizes = (as_list(output_size) * 2)[:2]
     if sizes == [1, 1]:
         return g.GlobalAveragePool(X)
@@ -58,25 +52,26 @@ def _averages(size, parts):
     return (inside / inside.sum(axis=1, keepdims=True)).astype('float32')
 
 
-def _fullyconnected(g, op, X, W, *bias, flatten=True, **_):
+def _fullyconnected(g, op, X, W, *bias, flatten=True):
     if flatten or X.rank == 2:
         return g.Gemm(X if X.rank == 2 else g.Flatten(X), W, *bias, transB=1)
     Y = g.MatMul(X, g.Transpose(W))
     return g.Add(Y, *bias) if bias else Y
 
 
-def _batchnorm(g, op, X, gamma, *arrays, axis=1, eps=1e-3, fix_gamma=True, **_):
+def _batchnorm(g, op, X, gamma, *arrays, axis=1, eps=1e-3, fix_gamma=True):
     gamma = numpy.ones(gamma.shape, 'float32') if fix_gamma else gamma
     Y = g.BatchNormalization(g.swap(X, X.rank, 1, axis), gamma, *arrays, epsilon=eps)
     return g.swap(Y, X.rank, 1, axis)
 
 
-def _layernorm(g, op, X, gamma, beta, axis=-1, eps=1e-5, **_):
-    Y = g.LayerNormalization(g.swap(X, X.rank, -1, axis), gamma, beta, epsilon=eps)
-    return g.swap(Y, X.rank, -1, axis)
+def _layernorm(g, op, X, gamma, beta, axis=-1, eps=1e-5):
+    Y = g.swap(X, X.rank, -1, axis)
+    Y = g.Sub(Y, g.ReduceMean(Y, [-1]))  # because onnxruntime before 1.24 computes E[x^2] - E[x]^2
+    return g.swap(g.LayerNormalization(Y, gamma, beta, epsilon=eps), X.rank, -1, axis)
 
 
-def _groupnorm(g, op, X, gamma, beta, num_groups=1, eps=1e-5, **_):
+def _groupnorm(g, op, X, gamma, beta, num_groups=1, eps=1e-5):
     ones = numpy.ones(num_groups, 'float32')
     Y = g.InstanceNormalization(g.Reshape(X, [0, num_groups, -1]), ones, ones * 0, epsilon=eps)
     Y = g.Reshape(Y, [0, *gamma.shape, -1])  # MXNet 1.9 scales groups, MXNet 2 channels
@@ -84,24 +79,35 @@ def _groupnorm(g, op, X, gamma, beta, num_groups=1, eps=1e-5, **_):
     return g.reshape(g.Add(g.Mul(Y, gamma), beta), op.output)
 
 
-def _l2normalization(g, op, X, mode='instance', eps=1e-10, **_):
+def _l2normalization(g, op, X, mode='instance', eps=1e-10):
     axes = {'instance': range(1, X.rank), 'channel': [1], 'spatial': range(2, X.rank)}[mode]
     return g.Div(X, g.Sqrt(g.Add(g.ReduceSumSquare(X, [*axes]), eps)))
 
 
-def _upsampling(g, op, X, *others, sample_type='nearest', align_corners=True, **_):
+def _upsampling(g, op, X, *others, sample_type='nearest'):
     require(sample_type == 'nearest', f'sample_type {sample_type}')
-    require(op.kind != 'upsampling' or not others, 'several inputs')
-    if op.kind == 'upsampling':
-        settings = {'nearest_mode': 'floor', 'coordinate_transformation_mode': 'asymmetric'}
-    else:
-        corners = 'align_corners' if align_corners else 'pytorch_half_pixel'
-        settings = {'mode': 'linear', 'coordinate_transformation_mode': corners}
-    return g.Resize(X, '', '', g.shape(op.output), **settings)
+    require(not others, 'several inputs')
+    return g.Resize(X, '', '', g.shape(op.output), nearest_mode='floor', coordinate_transformation_mode='asymmetric')
+
+
+def _bilinearresize2d(g, op, X, *_, align_corners=True):
+    """Interpolate along one axis after the other, at MXNet's coordinates, which Resize rounds in other ways."""
+    require_fixed(X, op.output, axes=[2, 3])
+    Y, corner = X, int(align_corners)
+    for axis in (3, 2):
+        old, new = X.shape[axis], op.output.shape[axis]
+        scale = numpy.float32(old - corner) / numpy.float32(new - corner) if new > 1 else 0
+        places = numpy.arange(new) * scale if align_corners else (numpy.arange(new) + 0.5) * scale - 0.5
+        places = numpy.maximum(places, 0).astype('float32')
+        first = places.astype('int64')
+        weights = (places - first).astype('float32').reshape(-1, *[1] * (3 - axis))
+        left, right = (g.Gather(Y, indices, axis=axis) for indices in (first, numpy.minimum(first + 1, old - 1)))
+        Y = g.Add(g.Mul(left, 1 - weights), g.Mul(right, weights))
+    return Y
 
 
 def _rnn(g, op, X, params, *states, mode, state_size, num_layers, bidirectional=False, projection_size=None,
-         lstm_state_clip_min=None, use_sequence_length=False, **_):
+         lstm_state_clip_min=None, use_sequence_length=False):
     require(projection_size is None and lstm_state_clip_min is None, 'projection or clipping')
     require(not use_sequence_length, 'use_sequence_length, which MXNet ignores on CPUs')
     gates, directions, num_states, offset = GATES.get(mode, [0]), 1 + bool(bidirectional), 1 + (mode == 'lstm'), 0
@@ -133,8 +139,8 @@ def _rnn(g, op, X, params, *states, mode, state_size, num_layers, bidirectional=
 
 CONVERTERS: Converters = {
     **by_name(_convolution, _pooling, _adaptiveavgpooling2d, _fullyconnected, _batchnorm, _layernorm, _groupnorm,
-              _l2normalization, _upsampling, _rnn),
-    'instancenorm': lambda g, op, *X, eps=1e-3, **_: g.InstanceNormalization(*X, epsilon=eps),
-    'lrn': lambda g, op, X, nsize, alpha=1e-4, beta=0.75, knorm=2, **_: g.LRN(
+              _l2normalization, _upsampling, _bilinearresize2d, _rnn),
+    'instancenorm': lambda g, op, *X, eps=1e-3: g.InstanceNormalization(*X, epsilon=eps),
+    'lrn': lambda g, op, X, nsize, alpha=1e-4, beta=0.75, knorm=2: g.LRN(
         X, size=nsize, alpha=float(alpha), beta=float(beta), bias=float(knorm)),
 }

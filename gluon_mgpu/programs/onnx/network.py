@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import types
 from collections.abc import Sequence
 from itertools import compress
@@ -11,13 +12,14 @@ import numpy
 
 from ...base.nested import leaves, refill
 from ...base.program import reason
-from ...mxnet_setup.compat import autograd, gluon, make_array, mx, np
+from ...mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, make_array, mx, np
 from ...networks.hybridized import hybridized
 from ...training.parameters import by_name, check_initialized, plain
-from .graph import Graph, describe, semantics_of, trace
+from .graph import Graph, check_shapes, describe, semantics_of, trace
 
 # Of a network that gets symbols or arrays of other shapes
 ERRORS = AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError
+MAX_NUMBERS = (2**31 - 2**20) // 4  # of float32 parameters, because an ONNX file has less than 2 GiB
 
 
 class Network:
@@ -29,9 +31,7 @@ class Network:
     def __init__(self, net: Any, examples: Sequence, param_names: Sequence[str] = ()):
         self._net: Any = net.function if isinstance(net, hybridized) else plain(net)
         self._is_block, self.is_graph = (isinstance(self._net, kind) for kind in (gluon.HybridBlock, gluon.SymbolBlock))
-        if self._is_block:
-            check_initialized(self._net)
-        elif not isinstance(self._net, types.FunctionType):
+        if not self._is_block and not isinstance(self._net, types.FunctionType):
             raise ValueError(f'{type(net).__name__} cannot be traced: must be a gluon.HybridBlock or a function')
         # All arrays of the arguments, on one device. Those in lists are parameters, if this is a function
         make = np.array if mx.util.is_np_array() else mx.nd.array
@@ -39,24 +39,24 @@ class Network:
                   if isinstance(array, numpy.ndarray) else array for array in leaves(list(examples))]
         if not arrays or not all(isinstance(array, mx.nd.NDArray) for array in arrays):
             raise ValueError(f'{[type(array).__name__ for array in arrays]}: the arguments of a network must be arrays')
-        params = [*by_name(self._net).values()] if self._is_block else []
-        device = params[0].list_ctx()[0] if params else arrays[-1].ctx
-        self._examples, self._param_names = list(examples), param_names
-        self._arrays = [array.as_in_context(device) for array in arrays]
         self._is_input = [self._is_block or not isinstance(x, (list, tuple)) for x in examples for _ in leaves(x)]
+        given = [array for array, is_input in zip(arrays, self._is_input) if not is_input]
+        if param_names and len(param_names) != len(given):
+            raise ValueError(f'param_names: has {len(param_names)} names for {len(given)} arrays in lists')
+        self._params = [*by_name(self._net).values()] if self._is_block else []
+        _refuse(self._params + given)
+        if self._is_block:
+            check_initialized(self._net)
+        device = self._params[0].list_ctx()[0] if self._params else arrays[-1].ctx
+        self._arrays = [array.as_in_context(device) for array in arrays]
         self.inputs = [*compress(self._arrays, self._is_input)]
-        params += [array for array, is_input in zip(self._arrays, self._is_input) if not is_input]
-        for dtype in {numpy.dtype(param.dtype).name for param in params} & {'float16', 'float64'}:
-            raise ValueError(f'the network has parameters in {dtype}: cast them to float32')
-        number = len(arrays) - len(self.inputs)
-        if param_names and len(param_names) != number:
-            raise ValueError(f'param_names: has {len(param_names)} names for {number} arrays in lists')
+        self._examples, self._param_names = list(examples), param_names
 
     def evaluate(self, batches: list[list], batch_sizes: list[int]) -> tuple[Sequence[list[numpy.ndarray]], Graph]:
         """Return the results for two lists of inputs of these batch sizes, and the graph; set `variables`, `params`."""
         try:
             with semantics_of(batches[0][0]), autograd.pause():
-                results, graphs, arrays = zip(*map(self.run, batches))
+                results, graphs, arrays = zip(*map(self._run, batches, batch_sizes))
                 return results, describe(graphs, arrays, batch_sizes)
         except ERRORS as error:
             why = error.__cause__ if isinstance(error.__cause__, ERRORS) else error  # `explain_errors` has other advice
@@ -74,23 +74,27 @@ class Network:
     def results(self, inputs: list) -> list[numpy.ndarray] | None:
         """Return the results for some inputs, None if MXNet cannot compute them; blocks."""
         with contextlib.suppress(*ERRORS), semantics_of(inputs[0]), autograd.pause():
-            results = self._net(*refill(self._examples, iter(self._args(inputs))))
-            return [array.asnumpy() for array in leaves(results)]
+            return [array.asnumpy() for array in leaves(self._net(*self._nested(inputs)))]
         return None
 
-    def _args(self, inputs: list) -> list:
-        """Return the inputs and the arrays that are parameters in the order of the arguments."""
-        new = iter(inputs)
-        return [next(new) if is_input else array for is_input, array in zip(self._is_input, self._arrays)]
+    def arrays(self, inputs: list) -> dict[str, Any]:
+        """Return the arrays of the variables of the graph by name, with some inputs."""
+        return {**dict(zip(self.variables, inputs)), **{name: array for name, (_, array) in self.params.items()}}
 
-    def run(self, inputs: list) -> tuple[list[numpy.ndarray], Any, dict]:
+    def _nested(self, inputs: list) -> list:
+        """Return the arguments of the network, with some inputs."""
+        new = iter(inputs)
+        args = [next(new) if is_input else array for is_input, array in zip(self._is_input, self._arrays)]
+        return refill(self._examples, iter(args))
+
+    def _run(self, inputs: list, batch_size: int) -> tuple[list[numpy.ndarray], Any, dict]:
         """Return the results for some inputs, the graph (a symbol), and the arrays of its variables by name."""
-        args = self._args(inputs)
-        nested = refill(self._examples, iter(args))
-        if self.is_graph:  # shapes that do not fit may end MXNet's process when they are used
+        nested = self._nested(inputs)
+        if MXNET_MAJOR < 2 or self.is_graph:  # where shapes that do not fit may end the process
             symbol, variables = trace(self._net, nested)
-            shapes = {param.var().name: param.shape for param in self._net.collect_params().values() if param.shape}
-            symbol.infer_shape(**shapes, **{name: array.shape for name, array in zip(variables, args)})
+            shapes = {param.var().name: param.shape for param in self._params if param.shape}
+            shapes.update((name, array.shape) for name, array in zip(variables, leaves(nested)))
+            check_shapes(symbol, shapes, batch_size)
         results = self._net(*nested)  # before tracing, because on MXNet 2 it infers shapes
         symbol, variables = trace(self._net, nested)
         self.variables = [*compress(variables, self._is_input)]
@@ -102,7 +106,28 @@ class Network:
             self.params = {param.var().name: (param.var().name if self.is_graph else name, param.list_data()[0])
                            for name, param in by_name(self._net).items() if param.var().name in used}
         else:
-            given = {variable: array for variable, array in zip(variables, args) if variable not in self.variables}
+            given = {variable: array for variable, array in zip(variables, self._arrays)
+                     if variable not in self.variables}
             self.params = dict(zip(given, zip(self._param_names or given, given.values())))
-        arrays = {**dict(zip(variables, args)), **{variable: array for variable, (_, array) in self.params.items()}}
-        return [array.asnumpy() for array in leaves(results)], symbol, arrays
+        return [array.asnumpy() for array in leaves(results)], symbol, self.arrays(inputs)
+
+
+def batch_axes(batch_axis: int | Sequence[int | None], inputs: Sequence) -> tuple[list, int]:
+    """Return the axis of the batch of each input, None without a batch, and the number of the first input with one."""
+    axes: list[Any] = [*batch_axis] if isinstance(batch_axis, (list, tuple)) else [batch_axis] * len(inputs)
+    first = next((number for number, axis in enumerate(axes) if axis is not None), -1)
+    if first < 0 or len(axes) != len(inputs) or not all(
+            axis is None or axis in range(array.ndim) for axis, array in zip(axes, inputs)):
+        raise ValueError(f'batch_axis {batch_axis}: must be an axis of each of {len(inputs)} inputs, or None for some '
+                         'of them')
+    return axes, first
+
+
+def _refuse(params: list) -> None:
+    """Raise ValueError if parameters are no float32, or too many for a file."""
+    for dtype in {numpy.dtype(param.dtype).name for param in params} & {'float16', 'float64'}:
+        raise ValueError(f'the network has parameters in {dtype}: cast them to float32')
+    numbers = sum(max(0, math.prod(param.shape)) for param in params if param.shape)
+    if numbers > MAX_NUMBERS:
+        raise ValueError(f'the network has {numbers:,} parameters, more than 2 GiB, the limit of an ONNX file: export '
+                         'parts of it')

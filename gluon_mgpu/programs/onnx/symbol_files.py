@@ -13,7 +13,7 @@ from ...base.files import open_file, read_file
 from ...base.program import reason
 from ...mxnet_setup.compat import MXNET_MAJOR, gluon, graph_from_json, mx, np
 from ...networks.graph_operators import operators_of
-from .file_graph import SEED, check_outputs, checked, example, in_float32, output_names, without_label
+from .file_graph import SEED, check_outputs, example, in_float32, output_names, safe, without_label
 from .graph import semantics_of
 
 MAX_SYMBOL = 2**26  # bytes
@@ -28,7 +28,7 @@ def load_files(symbol_file: str, params_file: str, shapes: Sequence[tuple], floa
     params = _read_params(params_file)  # with NumPy semantics, which MXNet needs for files that were written with them
     with semantics_of(make([0])), warnings.catch_warnings():
         warnings.simplefilter('ignore')  # MXNet's about unknown dtypes
-        params = _named_as(symbol, params, [shape for shape, _ in shapes])
+        params = _with_prefix(symbol, params)
         names = _input_names(symbol, params, params_file, len(shapes))
         net = _block(symbol, names, params, params_file, float32, is_numpy)
     operators, results = operators_of(symbol)
@@ -42,22 +42,18 @@ def load_files(symbol_file: str, params_file: str, shapes: Sequence[tuple], floa
 def _read_symbol(path: str, float32: bool) -> tuple[Any, bool]:
     """Read NAME-symbol.json, without losses at its end; return the graph, and True if it is for arrays of ``mx.np``."""
     try:
-        graph = checked(json.loads(read_file(path, MAX_SYMBOL)))
+        graph = safe(json.loads(read_file(path, MAX_SYMBOL)))
         graph['nodes'] = [without_label(node) for node in graph['nodes']]
         if float32:
             graph['nodes'] = [in_float32(node) for node in graph['nodes']]
         check_outputs(graph)
-        symbol = graph_from_json(graph)
-        return symbol, MXNET_MAJOR >= 2 or 'is_np_shape' in graph.get('attrs', {})
+        return graph_from_json(graph), MXNET_MAJOR >= 2 or 'is_np_shape' in graph.get('attrs', {})
     except NotImplementedError as error:
         raise ValueError(f'{path}: {error}') from None
     except mx.MXNetError as error:
-        advice = 'use the version that wrote it'
-        if custom := next((node for node in graph['nodes'] if node['op'] == 'Custom'), None):
-            before = ', '.join(graph['nodes'][number]['name'] for number, *_ in custom['inputs'])
-            advice = (f'for the custom operator {custom["name"]}, import the module that registers it and pass '
-                      f'SymbolBlock.imports(...) to to_onnx, or cut the file after {before}, as in docs/export.md')
-        raise ValueError(f'{path}: MXNet {mx.__version__} cannot read this graph, {reason(error)}: {advice}') from error
+        raise ValueError(f'{path}: MXNet {mx.__version__} cannot read this graph, {reason(error)}: use the version '
+                         'that wrote it; for a custom operator, import the module that registers it, and pass '
+                         'SymbolBlock.imports(...) to to_onnx, or cut the file, as in docs/export.md') from error
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f'{path}: the first file must be NAME-symbol.json of net.export, Module or sym.save, and the '
                          'second one NAME-0000.params') from error
@@ -72,50 +68,16 @@ def _read_params(path: str) -> dict[str, Any]:
             return {re.sub('^(arg|aux):', '', name): array for name, array in arrays.items()}
         except (AttributeError, ValueError, mx.MXNetError) as error:
             raise ValueError(f'{path}: the second file must be NAME-0000.params, the parameters that net.export, '
-                             'Module, collect_params().save or save_parameters has written') from error
+                             'Module or collect_params().save has written') from error
 
 
-def _named_as(symbol: Any, params: dict[str, Any], shapes: list[tuple]) -> dict[str, Any]:
-    """Return the parameters by their names in the graph, also if the file has other names that fit in one way only."""
-    names = {*symbol.list_inputs()}
-    if not params or names & params.keys():
-        return params
-    first = next(iter(params))
-    prefixes = [name.removesuffix(first) for name in names if name.endswith(f'_{first}')]  # that save_params removed
-    fits = [prefix for prefix in prefixes if names >= {prefix + name for name in params}]
-    if len(fits) == 1:
-        return {fits[0] + name: array for name, array in params.items()}
-    return _by_layer(symbol, params, shapes) or params
-
-
-def _by_layer(symbol: Any, params: dict[str, Any], shapes: list[tuple]) -> dict[str, Any]:
-    """Return the parameters of save_parameters, such as 0.weight, by their names in the graph: dense0_weight."""
-    # Layers are the same if they alone have parameters of these kinds and shapes. Return {} unless that finds all
-    # 1. The shapes in the graph; MXNet knows them if all inputs are known
-    kinds = {re.escape(name.rpartition('.')[2]) for name in params}
-    split = re.compile(f'(.*?)[._]({"|".join(kinds)})')  # the layer and the kind
-    inputs = [name for name in symbol.list_inputs() if not split.fullmatch(name)]
-    try:
-        arguments, _, statistics = symbol.infer_shape(**dict(zip(inputs, shapes)))
-    except mx.MXNetError:
-        arguments = None
-    if arguments is None or len(inputs) != len(shapes):
-        return {}
-    sizes = dict(zip(symbol.list_arguments() + symbol.list_auxiliary_states(), arguments + statistics))
-
-    # 2. {(kind, shape), ...} of a layer -> {kind: name}, {} if two layers have the same
-    def layers(shapes: dict[str, tuple]) -> dict[frozenset, dict[str, str]]:
-        found: dict[str, dict[str, str]] = {}
-        for name in shapes:
-            if match := split.fullmatch(name):
-                found.setdefault(match[1], {})[match[2]] = name
-        unique = {frozenset((kind, shapes[name]) for kind, name in each.items()): each for each in found.values()}
-        return unique if len(unique) == len(found) else {}
-
-    theirs, ours = layers({name: array.shape for name, array in params.items()}), layers(sizes)
-    if ours.keys() != theirs.keys():
-        return {}
-    return {ours[layer][kind]: params[name] for layer, each in theirs.items() for kind, name in each.items()}
+def _with_prefix(symbol: Any, params: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters by their names in the graph, also if save_params has removed what these begin with."""
+    names, first = {*symbol.list_inputs()}, next(iter(params), '')
+    for prefix in [name.removesuffix(first) for name in names - params.keys() if name.endswith(f'_{first}')]:
+        if names >= {prefix + name for name in params}:
+            return {prefix + name: array for name, array in params.items()}
+    return params
 
 
 def _input_names(symbol: Any, params: dict, params_file: str, number: int) -> list[str]:
@@ -125,9 +87,8 @@ def _input_names(symbol: Any, params: dict, params_file: str, number: int) -> li
         return names
     attributes = symbol.attr_dict()
     if missing := [name for name in names if '__lr_mult__' in attributes.get(name, {}) or PARAMETER.search(name)]:
-        others = f' and {len(missing) - 1} other parameters are' if len(missing) > 1 else ' is'
-        raise ValueError(f'{missing[0]}{others} not in {params_file}, which has {next(iter(params), "nothing")}: give '
-                         'the parameters of this network, or write both files anew with net.export')
+        raise ValueError(f'{", ".join(missing[:3])}: not in {params_file}, which has {next(iter(params), "nothing")}: '
+                         'give the parameters of this network, or write both files anew with net.export')
     raise ValueError(f'--shape: must be given once for each input of the network: {", ".join(names)}')
 
 

@@ -3,66 +3,74 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy
+
 from ...base.files import check_writable, write_atomically
-from ...base.program import reason
 from ...mxnet_setup.compat import mx, npx
-from .comparison import Example, compare, random_like, session, special_examples
+from ...networks.resnet import in_float32
+from ...settings.chapters import chapter_of
+from .comparison import Example, compare, numbers_to_sort, session, with_inputs_to_sort
+from .examples import random_like, special_inputs
 from .graph import Graph
-from .network import Network
-from .parts import in_columns, parts_of, sorting
-from .rounding import of_coordinates
+from .network import Network, batch_axes
 
 ADVICE = 'MXNet may not trace some of its code, such as a branch on values or an overridden forward'
 FILE_ADVICE = 'export a part of the network to find the operator, as in docs/export.md'
 
 
-def check_path(path: str | os.PathLike) -> None:
+def _check_path(path: str | os.PathLike) -> None:
     """Raise ValueError if no model can be written to `path`; see `check_writable`. Writes nothing."""
     if Path(path).suffix != '.onnx' or Path(path).is_dir():
         raise ValueError(f'{path}: must be a file name that ends in .onnx')
     if not importlib.util.find_spec('onnx'):
         raise ValueError(f'{path} cannot be written without onnx: pip install onnx onnxruntime')
-    for name in filter(importlib.util.find_spec, ('onnx', 'onnxruntime')):
-        try:
-            importlib.import_module(name)
-        except Exception as error:  # also TypeError and AttributeError, from an incompatible protobuf or NumPy
-            raise ValueError(f'{path} cannot be written because {name} cannot be imported, {reason(error)}: '
-                             f'pip install --force-reinstall {name}') from error
     check_writable(path)
 
 
-def _batch_axes(batch_axis: int | Sequence[int | None], inputs: Sequence) -> tuple[list, int]:
-    """Return the axis of the batch of each input, None without a batch, and the number of the first input with one."""
-    axes: list[Any] = [*batch_axis] if isinstance(batch_axis, (list, tuple)) else [batch_axis] * len(inputs)
-    first = next((number for number, axis in enumerate(axes) if axis is not None), -1)
-    if first < 0 or len(axes) != len(inputs) or not all(
-            axis is None or axis in range(array.ndim) for axis, array in zip(axes, inputs)):
-        raise ValueError(f'batch_axis {batch_axis}: must be an axis of each of {len(inputs)} inputs, or None for some '
-                         'of them')
-    return axes, first
+def to_onnx(net: Any, path: str | os.PathLike, *examples: Any, input_names: Sequence[str] = (),
+            output_names: Sequence[str] = (), param_names: Sequence[str] = (),
+            batch_axis: int | Sequence[int | None] = 0, log: Callable[[str], None] = print) -> None:
+    """Write a network as an ONNX model for batches of any size; blocks. Needs onnx.
 
+    Before the file is written, onnxruntime, if installed, computes the examples, random inputs with another batch size,
+    and values such as 0. If a result differs from the network's by more than 1e-5 of the largest number in that output,
+    or what the rounding of coordinates explains, or if an operator cannot be converted, nothing is written, and
+    ValueError says why.
 
-def write_model(net: Any, path: str | os.PathLike, *examples: Any, input_names: Sequence[str] = (),
-                output_names: Sequence[str] = (), param_names: Sequence[str] = (),
-                batch_axis: int | Sequence[int | None] = 0, log: Callable[[str], None] = print) -> None:
-    """Write a network as an ONNX model, see `export.to_onnx`; blocks."""
-    check_path(path)
+    Parameters
+    ----------
+    net : gluon.HybridBlock, function or list
+        An initialized network, possibly hybridized, a ``SymbolBlock``, or a function that `hybridized` accepts. Without
+        `examples`: a network for images (n, 1, 28, 28), or LeNet's parameters from `scratch.get_params`, possibly a
+        list of these for each device. If devices differ, as running statistics do, the first one counts.
+    path : str or path-like
+        Ends in ``.onnx``; an existing file is replaced when the new one is complete.
+    examples : arrays and lists of arrays
+        Arguments of `net` with realistic values, for example valid indices of words: random inputs are in the same
+        range. Lists in the arguments of a function are its parameters. Networks of ``mx.nd`` need arrays of ``mx.nd``.
+    input_names, output_names, param_names : sequence of str, optional
+        Names in the model, by default those of the network, such as ``'3.0.conv1.weight'``; `param_names` for lists.
+    batch_axis : int or sequence, optional
+        The axis whose size stays free: of all inputs, or one for each, None for an input without batch.
+    log : callable
+        Gets a line with the path and the result of the comparison.
+    """
+    _check_path(path)
     from .conversion import onnx_model
+    if not examples:
+        net, examples, param_names = _of_chapter(net)
+        input_names, output_names = input_names or ['images'], output_names or ['scores']
     # 1. The network and its inputs: the examples, and random ones with another batch size
     npx.waitall()  # under MXNet's hybridize(static_shape=True), reading running statistics does not wait for them
     network = Network(net, examples, param_names)
-    axes, first = _batch_axes(batch_axis, network.inputs)
+    axes, first = batch_axes(batch_axis, network.inputs)
     batches = [network.inputs, [random_like(*each, seed) for seed, each in enumerate(zip(network.inputs, axes))]]
     # 2. Its graph, in which the sizes that differ between the two depend on the batch
     results, graph = network.evaluate(batches, [batch[first].shape[axes[first]] for batch in batches])
-    if any(op.kind == 'dropout' and op.settings.get('mode') == 'always' for op in graph.operators):
-        raise ValueError("no model is written because Dropout(mode='always') makes results random: use mode='training'")
-    if unused := [name for name in network.variables if name not in graph.variables]:
-        raise ValueError(f'the network does not use its input {unused[0]}: remove it from the network')
     # 3. The names in the model
     params, number = {key: (name, array.asnumpy()) for key, (name, array) in network.params.items()}, len(results[0])
     inputs = [*(input_names or network.variables)]
@@ -73,48 +81,62 @@ def write_model(net: Any, path: str | os.PathLike, *examples: Any, input_names: 
                          'different from each other and from those of the parameters; in a command, set --output-names')
     # 4. The model, which is compared before it is written
     settings = dict(zip(network.variables, inputs)), params, outputs, (network.variables[first], axes[first])
-    model, explain = onnx_model(graph, *settings)
-    content = model.SerializeToString()
-    result = 'not checked because onnxruntime is not installed: pip install onnxruntime'
+    content = onnx_model(graph, *settings).SerializeToString()
+    line = 'not checked because onnxruntime is not installed: pip install onnxruntime'
     if importlib.util.find_spec('onnxruntime'):
-        compared = [Example(*each) for each in zip(batches, results)]
-        compared += special_examples(network.results, network.inputs, graph.operators)
-        try:
-            run = session(content, inputs)
-            found = [run(example.inputs) for example in compared]
-        except Exception as error:
-            raise explain(error) from error
-        result = _compare(graph, network, compared, found, settings)
+        run = session(content, inputs)
+        compared = [Example(batch, expected, run(batch)) for batch, expected in zip(batches, results)]
+        for words, batch in special_inputs(network.inputs, graph.operators).items():
+            if expected := network.results(batch):
+                compared.append(Example(batch, expected, run(batch), words))
+        line = _compare(graph, network, compared, settings)
     write_atomically(path, content)
-    log(f'model: {path}, {result}')
+    log(f'model: {path}, {line}')
 
 
-def _compare(graph: Graph, network: Network, examples: Sequence[Example], found: list, settings: tuple) -> str:
-    """Compare the results of a model, or of its parts if the network sorts; `settings` are for `onnx_model`."""
-    limits = of_coordinates(graph.operators), FILE_ADVICE if network.is_graph else ADVICE
+def _of_chapter(net: Any) -> tuple[Any, tuple, Sequence[str]]:
+    """Return a network of a chapter in float32, its arguments, and names of those that are parameters."""
+    chapter, images = chapter_of(net), numpy.zeros((1, 1, 28, 28), 'float32')
+    if not chapter.forward:
+        return in_float32(net), (images,), ()
+    params = net[0] if net and isinstance(net[0], (list, tuple)) else net  # of the first device
+    return getattr(chapter.module, chapter.forward), (images, params), chapter.param_names
+
+
+def _compare(graph: Graph, network: Network, examples: list[Example], settings: tuple) -> str:
+    """Compare a model with its network, if it sorts possibly another one with numbers that differ; see `onnx_model`."""
+    def has_nan(batch: Sequence) -> bool:
+        every = [array for op in graph.operators for array in op.outputs.values()]
+        found = graph.compute(every, network.arrays([*batch[:len(network.inputs)]]))
+        return any(numpy.isnan(array.asnumpy()).any() for array in found)
+
+    more = has_nan, FILE_ADVICE if network.is_graph else ADVICE
     try:
-        return compare(settings[2], examples, found, *limits)
+        return compare(settings[2], examples, *more)
     except ValueError as error:
-        if not sorting(graph.operators):
+        cut, sorting = with_inputs_to_sort(graph)
+        if not sorting:
             raise
         try:
-            return _compare_parts(graph, network, examples, settings, limits)
+            names = [*settings[2], *(f'numbers{i}_to_sort' for i, _ in enumerate(cut.outputs[len(graph.outputs):]))]
+            line = compare(names, [*_sorted(graph, network, examples, settings, names)], *more)
         except mx.MXNetError:
             raise error from None
+        kinds = ', '.join(dict.fromkeys(op.node['op'] for op in sorting.values()))
+        return f'{line}; {kinds} compared with other numbers, because some are equal but for rounding'
 
 
-def _compare_parts(graph: Graph, network: Network, examples: Sequence[Example], settings: tuple, limits: tuple) -> str:
+def _sorted(graph: Graph, network: Network, examples: list[Example], settings: tuple, names: list[str]
+            ) -> Iterator[Example]:
+    """Yield the examples for a network in which each operator that sorts gets numbers that differ."""
     from .conversion import onnx_model
-    inputs, params, outputs, batch = settings
-    ops, lines = sorting(graph.operators), []
-    outputs_of_parts = [[*outputs, *(f'{op.node["name"]}_input' for op in ops)],
-                        *([array.name for array in op.outputs.values()] for op in ops)]
-    for (part, tried), names in zip(parts_of(graph, network, examples), outputs_of_parts):
-        more = {name: name for name in part.variables if name not in graph.variables}
-        model, _ = onnx_model(part, {**inputs, **more}, params, names, batch)
-        run = session(model.SerializeToString(), [*inputs.values(), *more])
-        found = in_columns(part, ops, *(run(example.inputs) for example in tried))
-        tried = [example._replace(results=in_columns(part, ops, example.results)[0]) for example in tried]
-        lines.append(compare(in_columns(part, ops, names)[0], tried, found, *limits))
-    kinds = ', '.join(dict.fromkeys(op.node['op'] for op in ops))
-    return f'{lines[0]}; {kinds} compared alone, because of numbers that are equal but for rounding'
+    cut, sorting = with_inputs_to_sort(graph)
+    inputs, params, _, batch_axis = settings
+    inputs = {**inputs, **{name: name for name in sorting}}
+    run = session(onnx_model(cut, inputs, params, names, batch_axis).SerializeToString(), [*inputs.values()])
+    for example in examples:
+        arrays = network.arrays([*example.inputs])
+        own = numbers_to_sort(graph, arrays, sorting)
+        batch = [*example.inputs, *own.values()]
+        results = [Y.asnumpy() for Y in cut.compute(cut.outputs, {**arrays, **own})]
+        yield Example(batch, results, run(batch), example.words)

@@ -15,6 +15,7 @@ def run(capfd):
     def call(*args):
         status = export.main(list(args))
         out, err = capfd.readouterr()
-        lines = [line for line in (err if status else out).splitlines() if 'storage.cc' not in line]
-        return status, lines[-1 if status else 0].removeprefix('export: ')
+        errors = [line for line in err.splitlines() if not line.startswith('[')]
+        assert len(errors) == bool(status), err
+        return status, errors[0].removeprefix('export: ') if status else out.splitlines()[0]
     return call

@@ -139,3 +139,24 @@ def test_functions_of_integers(code, dtype):
 def test_boolean_arrays(code):
     X = whole(4, 3)
     check_symbols(code, *[X, X[::-1]][:1 + ('Y' in code)])
+
+
+@pytest.mark.parametrize('code', ['X + 100', 'X * 3', '300 - X', 'X - Y', 'F.np.maximum(X, Y)'])
+def test_bytes(code):
+    """They overflow in the same way; onnxruntime before 1.18 does not add them."""
+    X = whole(4, 3, low=0, high=256, dtype='uint8')
+    check_symbols(code, *[X, X[::-1]][:1 + ('Y' in code)])
+
+
+@mxnet_1
+@pytest.mark.parametrize('code', ['F.broadcast_div(X, Y)', 'X + 100 / Y', 'X / 2 + Y', 'F.broadcast_mod(X, Y)'])
+def test_division_of_integers(code):
+    """A 0 that the example does not have would end MXNet's process."""
+    X, Y = whole(4, 3, dtype='int32'), np.array([[-3, 1, 2]] * 4, dtype='int32')
+    check_older(code, X, Y)
+
+
+@pytest.mark.parametrize('high', [2, 2**30])
+def test_sums_of_integers(high):
+    """Those that are tried do not overflow, as sums of a mask do not."""
+    check_symbols('X.sum(axis=1)', np.array([[0, 1, high - 1] * 2] * 3, dtype='int64'))

@@ -1,7 +1,7 @@
 """Tests of operators that cut, repeat and reorder arrays, in models."""
 import pytest
 from exported import Lambda, check, random, run_model
-from operators import check_older, mxnet_1
+from operators import check_older, check_symbols, mxnet_1
 
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, np
 
@@ -53,3 +53,10 @@ def test_sequence_reverse():
     for lengths in ([5, 5, 5], [1, 5, 3], [0, 2, 5]):
         check_older('F.SequenceReverse(X, Y, use_sequence_length=True)', random(5, 3, 2),
                     np.array(lengths, dtype='float32'), batch_axis=[1, 0])
+
+
+@pytest.mark.parametrize('code', [
+    'F.np.split(X, 2, axis=0)', 'X[::2]', '(lambda A: F.np.expand_dims(A[0], 1) - A[1])(F.np.split(X, 2, axis=0))'])
+def test_parts_of_a_batch(code):
+    """Such as two views of each image."""
+    check_symbols(code, random(4, 3))

@@ -1,14 +1,16 @@
-""""""
+"""Tests of networks in MXNet's files: names, inputs, settings, and files that others have forged."""
 import json
 import os
 import re
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
 import numpy
 import onnx
 import pytest
-from exported import Lambda, chain, random, trained
+from exported import chain, random, trained
 from model_files import FILES, results
 
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, gluon, mx
@@ -35,35 +37,27 @@ def net():
 
 
 IMAGE = ['--shape', '1,2,8,8']
-BOTH = 'give both files, NAME-symbol.json and NAME-0000.params, and --shape'
 FITTING = ': check the sizes, the order and the batch axis of its inputs, and its parameters'
 
 
 @pytest.mark.parametrize('args, words', [
-    (['net-symbol.json'], f'net-symbol.json: {BOTH}'),
-    (['net-0000.params', *IMAGE], f'net-0000.params: {BOTH}'),
+    (['net-symbol.json'], 'net-symbol.json: give both files, NAME-symbol.json and NAME-0000.params, and --shape'),
+    (['run', 'a.onnx'], 'run: give both files, NAME-symbol.json and NAME-0000.params, and --shape; name the model '),
     (FILES[::-1], 'net-0000.params: the first file must be NAME-symbol.json of net.export, Module or '),
     (['net-symbol.json'] * 2, 'net-symbol.json: the second file must be NAME-0000.params, the parameters that '),
+    (['net-symbol.json', 'list.params'], 'list.params: the second file must be NAME-0000.params'),
     (['net-symbol.json', 'missing', *IMAGE], 'missing: No such file or directory'),
-    (['missing', 'net-0000.params', *IMAGE], 'missing: No such file or directory'),
-    *[([name, 'net-0000.params', *IMAGE], f'{name}: the first file must be NAME-symbol.json of net.export')
-      for name in ('other.json', 'list.json', 'deep.json')],
-    (['custom.json', 'net-0000.params', *IMAGE], f'custom.json: MXNet {mx.__version__} cannot read this graph, '),
+    (['deep.json', 'net-0000.params', *IMAGE], 'deep.json: the first file must be NAME-symbol.json of net.export'),
     (FILES, '--shape: must be given once for each input of the network: data'),
-    ([*FILES, *IMAGE, *IMAGE], '--shape: must be given once for each input of the network: data'),
     ([*FILES, '--shape', '1,2'], 'the network cannot be traced with inputs (1, 2) or (2, 2), '),
     ([*FILES, *IMAGE, '--batch-axis', '4'], 'batch_axis 4: must be an axis of each of 1 inputs'),
     ([*FILES, *IMAGE, '--output-names', 'a,b'], "input_names ['data'], output_names ['a', 'b']: must be 1 and 1 names"),
-    ([*FILES, *IMAGE, '--out', 'no/a.onnx'], 'no/a.onnx cannot be written: '),
-    (['folder', *IMAGE], 'folder: --shape, --batch-axis, --output-names and --float32 are for two files of net.export'),
+    ([*FILES, *IMAGE, '--out', 'a.bin'], 'a.bin: must be a file name that ends in .onnx'),
     (['folder', '--float32'], 'folder: --shape, --batch-axis, --output-names and --float32 are for two files of '),
 ])
 def test_wrong_arguments(args, words, net, run):
-    Path('other.json').write_text('{"weights": [1, 2]}')
-    Path('list.json').write_text('[1, 2]')
     Path('deep.json').write_text('[' * 10**5)
-    Path('custom.json').write_text(json.dumps({'nodes': [{'op': 'MyOwn', 'name': 'a', 'inputs': []}], 'arg_nodes': [],
-                                               'heads': [[0, 0, 0]]}))
+    mx.nd.save('list.params', [mx.nd.ones(1)])
     Path('folder').mkdir()
     before = sorted(Path().iterdir())
     status, line = run(*args)
@@ -72,9 +66,9 @@ def test_wrong_arguments(args, words, net, run):
 
 @pytest.mark.parametrize('flag, value, words', [
     *[('--shape', value, 'must be sizes such as 1,3,224,224 or 1,20,int32')
-      for value in ('', '1,0', '1,x', '-1', ',', '1.5', 'int32', '1,int8', 'int32,1', '²')],
+      for value in ('', '1,0', '-1', '1.5', 'int32', '1,int8', '²')],
     *[('--batch-axis', value, 'must be an axis, from 0, or one for each input, such as 1,0,none')
-      for value in ('', 'x', '-1', '1,,0', 'none')],
+      for value in ('', '-1', 'none')],
 ])
 def test_wrong_values(flag, value, words, capsys):
     with pytest.raises(SystemExit, match='2'):
@@ -82,99 +76,60 @@ def test_wrong_values(flag, value, words, capsys):
     assert capsys.readouterr().err == f'export: {flag} {value}: {words}; --help shows all flags\n'
 
 
-def test_a_parameter_that_is_missing_in_the_file(net, run):
+def test_parameters_that_do_not_fit(net, run):
     params = mx.nd.load('net-0000.params')
-    key = next(key for key in params if key.endswith('running_var'))
-    mx.nd.save('less.params', {name: array for name, array in params.items() if name != key})
-    mx.nd.save('other.params', {'arg:a': mx.nd.ones(1)})
-    rest = ': give the parameters of this network, or write both files anew with net.export'
-    for shapes in (IMAGE, []):
-        status, line = run('net-symbol.json', 'less.params', *shapes)
-        assert status == 2 and line.startswith(f'{key[4:]} is not in less.params, which has ') and line.endswith(rest)
-    status, line = run('net-symbol.json', 'other.params', *IMAGE)
-    assert status == 2 and line.endswith(f' and 7 other parameters are not in other.params, which has a{rest}')
-
-
-def test_files_without_names(net, run):
-    mx.nd.save('list.params', [mx.nd.ones(1)])
-    status, line = run('net-symbol.json', 'list.params', *IMAGE)
-    assert status == 2 and line.startswith('list.params: the second file must be NAME-0000.params')
-
-
-def test_a_missing_parameter_of_any_name(run):
-    """Gluon's parameters have a learning rate."""
-    (mx.sym.var('data') * mx.sym.var('scale', lr_mult=1.0)).save('net-symbol.json')
-    mx.nd.save('net-0000.params', {'unused': mx.nd.ones(1)})
-    assert run(*FILES, '--shape', '2,3')[1].startswith('scale is not in net-0000.params, which has unused: ')
-
-
-def test_an_input_may_have_the_name_of_a_parameter(run):
-    """If --shape is given for it."""
-    (mx.sym.var('data') * mx.sym.var('loss_weight')).save('net-symbol.json')
-    mx.nd.save('net-0000.params', {'unused': mx.nd.ones(1)})
-    assert run(*FILES, '--shape', '2,3', '--shape', '2,3')[0] == 0
-    assert run(*FILES, '--shape', '2,3')[1].startswith('loss_weight is not in net-0000.params')
-
-
-def test_parameters_of_another_shape(net, run):
-    params = mx.nd.load('net-0000.params')
+    missing = next(name for name in params if name.endswith('running_var'))
+    mx.nd.save('less.params', {name: array for name, array in params.items() if name != missing})
     mx.nd.save('other.params', {name: mx.nd.ones([7] * array.ndim) for name, array in params.items()})
+    status, line = run('net-symbol.json', 'less.params', *IMAGE)
+    assert status == 2 and line.startswith(f'{missing[4:]}: not in less.params, which has ')
     status, line = run('net-symbol.json', 'other.params', *IMAGE)
     assert status == 2 and line.startswith('the network cannot be traced') and line.endswith(FITTING)
 
 
-class Branches(HybridBlock):
-    """Two layers that have the same parameters, used in the other order."""
-
-    def __init__(self, sizes=(3, 3), **settings):
-        super().__init__(**settings)
-        self.first, self.second = (nn.Dense(size, flatten=False) for size in sizes)
-
-    def forward(self, X):
-        return self.first(self.second(X))
-
-
-def save_symbol(net, X):
-    """Write net-symbol.json and structure.params; return the results for X."""
-    with semantics_of(X):
-        trained(net, X)
-        net(mx.sym.var('data')).save('net-symbol.json')
-        net.save_parameters('structure.params')
-        return net(X).asnumpy()
+def test_an_input_may_have_the_name_of_a_parameter(run):
+    """If --shape is given for it."""
+    saved(mx.sym.var('data') * mx.sym.var('loss_weight'), unused=[1])
+    assert run(*FILES, '--shape', '2,3', '--shape', '2,3')[0] == 0
+    assert run(*FILES, '--shape', '2,3')[1].startswith('loss_weight: not in net-0000.params')
 
 
 @mxnet_1
 @pytest.mark.parametrize('prefix', ['mine_', None])
 def test_sym_save_with_parameters_of_other_formats(prefix, run):
-    """The names have no prefix arg:, or not the network's prefix, or they are of the network's structure."""
-    net = nn.HybridSequential(prefix=prefix)
-    with net.name_scope():
-        net.add(nn.Dense(4, flatten=False), nn.BatchNorm(axis=-1), Branches((2, 6)), nn.BatchNorm(axis=-1))
-    X = random(4, 3, 5).as_nd_ndarray()
-    expected = save_symbol(net, X)
+    """The names have no prefix arg:, or not the network's prefix."""
+    net, X = nn.HybridSequential(prefix=prefix), random(4, 3, 5).as_nd_ndarray()
+    with semantics_of(X):
+        with net.name_scope():
+            net.add(nn.Dense(4, flatten=False), nn.BatchNorm(axis=-1), gluon.rnn.LSTM(5, 2, layout='NTC'))
+        expected = trained(net, X)(X).asnumpy()
+        net(mx.sym.var('data')).save('net-symbol.json')
     net.collect_params().save('full.params')
     with pytest.warns(UserWarning, match='save_params is deprecated'):
         net.save_params('stripped.params')
-    for name in ('full', 'structure', 'stripped'):
+    for name in ('full', 'stripped'):
         status, line = run('net-symbol.json', f'{name}.params', '--shape', '2,3,5', '--out', f'{name}.onnx')
         assert status == 0, line
         assert abs(results(f'{name}.onnx', X.asnumpy())[0] - expected).max() <= 1e-5 * abs(expected).max()
         assert {array.name for array in onnx.load(f'{name}.onnx').graph.initializer} == {*net.collect_params()}
 
 
-@mxnet_1
-def test_names_of_the_structure_that_fit_in_two_ways(run):
-    save_symbol(Branches(), random(2, 3).as_nd_ndarray())
-    status, line = run('net-symbol.json', 'structure.params', '--shape', '2,3')
-    assert status == 2 and re.match(r'\w*dense\d+_weight and 3 other parameters are not in structure.params, which has '
-                                    'first.weight: ', line)
+@pytest.mark.parametrize('expression, shapes, status', [
+    ('F.broadcast_div(X, Y)', ['2,3,int32', '2,3,int32'], 0),  # an integer divided by 0
+    ('F.reshape(X, shape=(-1, 10, 1000)) + 0 * F.sum(Y)', ['14,1000', '14,3'], 2),  # of sizes that do not divide
+    ('F.dot(X, Y)', ['3,4', '2,3'], 2)])
+def test_what_would_end_the_process(expression, shapes, status):
+    eval(expression, {'F': mx.sym, 'X': mx.sym.var('X'), 'Y': mx.sym.var('Y')}).save('net-symbol.json')
+    mx.nd.save('net-0000.params', {'unused': mx.nd.ones(1)})
+    done = subprocess.run([sys.executable, '-m', 'gluon_mgpu', 'export', *FILES, '--shape', shapes[0], '--shape',
+                           shapes[1]], capture_output=True, text=True, timeout=120)
+    assert done.returncode == status and (not status or FITTING in done.stderr), done.stderr
+    assert len(done.stderr.splitlines()) == bool(status)
 
 
-def test_a_prefix_is_a_whole_word(run):
-    """The parameter a is not data without dat."""
-    mx.sym.exp(mx.sym.var('data')).save('net-symbol.json')
-    mx.nd.save('net-0000.params', {'a': mx.nd.ones((2, 3))})
-    assert run(*FILES, '--shape', '2,3')[0] == 0
+def saved(network, **params):
+    network.save('net-symbol.json')
+    mx.nd.save('net-0000.params', {name: mx.nd.array(array) for name, array in params.items()})
 
 
 def test_recurrent_networks(run):
@@ -183,8 +138,7 @@ def test_recurrent_networks(run):
     examples = [random(4, 2, 3), [random(2, 2, 5), random(2, 2, 5)]]
     exported(lstm, *examples)
     shapes = ['--shape', '4,2,3', '--shape', '2,2,5', '--shape', '2,2,5']
-    for axes in ('1', '1,1,1'):
-        assert run(*FILES, *shapes, '--batch-axis', axes, '--output-names', 'Y,h,c')[0] == 0
+    assert run(*FILES, *shapes, '--batch-axis', '1', '--output-names', 'Y,h,c')[0] == 0
     assert [value.name for value in onnx.load('net.onnx').graph.output] == ['Y', 'h', 'c']
     X, states = random(4, 6, 3), [random(2, 6, 5), random(2, 6, 5)]
     Y, (h, c) = lstm(X, states)
@@ -192,22 +146,6 @@ def test_recurrent_networks(run):
         assert abs(found - expected.asnumpy()).max() < 1e-5
     status, line = run(*FILES, *shapes)
     assert status == 2 and line.endswith(FITTING)
-
-
-@mxnet_1
-def test_a_recurrent_network_that_makes_its_states(run):
-    X = random(4, 7, 3).as_nd_ndarray()
-    with semantics_of(X):
-        net = chain(gluon.rnn.LSTM(5, 2), nn.Dense(2, flatten=False))
-    expected = save_symbol(net, X)
-    assert run('net-symbol.json', 'structure.params', '--shape', '4,2,3', '--batch-axis', '1')[0] == 0
-    assert abs(results('net.onnx', X.asnumpy())[0] - expected).max() < 1e-5
-
-
-def test_inputs_without_batch(run):
-    exported(Lambda(lambda F, X, table: X + table), random(2, 3), random(1, 3))
-    assert run(*FILES, '--shape', '2,3', '--shape', '1,3', '--batch-axis', '0,none')[0] == 0
-    assert results('net.onnx', *(numpy.ones((n, 3), 'float32') for n in (5, 1)))[0].shape == (5, 3)
 
 
 def test_a_first_input_without_batch(run):
@@ -223,33 +161,17 @@ def test_a_first_input_without_batch(run):
     assert (results('net.onnx', table, X)[0] == table + numpy.ones((4, 2, 3))).all()
 
 
-@pytest.mark.parametrize('network', [
-    lambda X: [mx.sym.exp(X, name='exp')] * 2, lambda X: [mx.sym.exp(X, name='data')],
-    lambda X: [mx.sym.FullyConnected(X, num_hidden=3, no_bias=True, name='fc'), mx.sym.exp(X, name='fc_weight')]])
-def test_names_that_are_given_twice(network, run):
-    saved(mx.sym.Group(network(mx.sym.var('data'))), fc_weight=numpy.ones((3, 5)))
+def test_names_that_are_given_twice(run):
+    saved(mx.sym.Group([mx.sym.exp(mx.sym.var('data'), name='exp')] * 2), unused=[1])
     status, line = run(*FILES, '--shape', '2,5')
     assert status == 2 and line.endswith('different from each other and from those of the parameters; in a command, '
                                          'set --output-names')
-    names = ['a', 'b'][:len(network(mx.sym.var('data')))]
-    assert run(*FILES, '--shape', '2,5', '--output-names', ','.join(names))[0] == 0
-    assert [value.name for value in onnx.load('net.onnx').graph.output] == names
+    assert run(*FILES, '--shape', '2,5', '--output-names', 'a,b')[0] == 0
+    assert [value.name for value in onnx.load('net.onnx').graph.output] == ['a', 'b']
 
 
-def test_shapes_are_inferred_before_the_network_runs(run, monkeypatch):
-    """With shapes in the wrong order, some of MXNet's operators end the process."""
-    def forward(*_):
-        raise SystemError
-
-    saved(mx.sym.dot(mx.sym.var('A'), mx.sym.var('B')), unused=[1])
-    monkeypatch.setattr(gluon.SymbolBlock, 'forward', forward)
-    status, line = run(*FILES, '--shape', '3,4', '--shape', '2,3', '--batch-axis', '0,none')
-    assert status == 2 and line.startswith('the network cannot be traced with ') and line.endswith(FITTING)
-
-
-@pytest.mark.parametrize('escaped', [False, True])
-def test_names_that_are_not_ascii(escaped, run):
-    """Files, layers and inputs. Python writes a symbol with escapes, MXNet without."""
+def test_names_that_are_not_ascii(run):
+    """Files, layers and inputs."""
     exported(chain(nn.Dense(3)), random(2, 5), name='größe')
     weight, bias = sorted(mx.nd.load('größe-0000.params'), key=len, reverse=True)
     params = {'arg:重み': mx.nd.load('größe-0000.params')[weight], 'arg:偏り': mx.nd.load('größe-0000.params')[bias]}
@@ -257,7 +179,7 @@ def test_names_that_are_not_ascii(escaped, run):
     new = {weight[4:]: '重み', bias[4:]: '偏り', 'data': 'данные'}
     for node in graph['nodes']:
         node['name'] = new.get(node['name'], 'выход')
-    Path('größe-symbol.json').write_text(json.dumps(graph, ensure_ascii=escaped), 'utf-8')
+    Path('größe-symbol.json').write_text(json.dumps(graph, ensure_ascii=False), 'utf-8')
     mx.nd.save('größe-0000.params', params)
     status, line = run('größe-symbol.json', 'größe-0000.params', '--shape', '2,5')
     assert status == 0, line
@@ -296,12 +218,7 @@ def test_the_order_of_several_inputs(run):
     assert status == 0 and line.startswith('example: data1 (2, 5), ')
 
 
-def saved(network, **params):
-    network.save('net-symbol.json')
-    mx.nd.save('net-0000.params', {name: mx.nd.array(array) for name, array in params.items()})
-
-
-@pytest.mark.parametrize('change', [str, str.lower, str.upper])
+@pytest.mark.parametrize('change', [str, str.lower])
 def test_settings_in_lower_case(change, run):
     """MXNet.jl and the Scala front end write false."""
     data = mx.sym.var('data')
@@ -318,31 +235,6 @@ def test_settings_in_lower_case(change, run):
     assert abs(results('net.onnx', X)[0] - numpy.sum(means, axis=(0, 1))).max() < 1e-4
 
 
-def test_dropout_that_is_always_on(run):
-    saved(mx.sym.Dropout(mx.sym.FullyConnected(mx.sym.var('data'), num_hidden=3, name='fc'), p=0.5, mode='always'),
-          fc_weight=numpy.ones((3, 5)), fc_bias=numpy.ones(3))
-    assert run(*FILES, '--shape', '2,5') == (2, "no model is written because Dropout(mode='always') makes results "
-                                                "random: use mode='training'")
-
-
-def test_results_that_are_not_finite(run):
-    """The advice is not to train a network of other people again."""
-    saved(mx.sym.FullyConnected(mx.sym.var('data'), num_hidden=3, name='fc'),
-          fc_weight=numpy.ones((3, 5)), fc_bias=numpy.full(3, numpy.nan))
-    assert run(*FILES, '--shape', '2,5') == (2, 'no model is written because numbers of fc for random inputs are not '
-                                                'finite: check the parameters, or pass other examples to to_onnx')
-
-
-def test_a_wrong_converter(run, monkeypatch):
-    """The advice is not about code that MXNet does not trace: there is none."""
-    from gluon_mgpu.programs.onnx.conversion import CONVERTERS
-    monkeypatch.setitem(CONVERTERS, 'square', lambda g, op, X, **_: g.Mul(X, 2.0))
-    saved(mx.sym.square(mx.sym.var('data'), name='squares'), unused=[1])
-    status, line = run(*FILES, '--shape', '2,5')
-    assert status == 2 and line.endswith('rounding explains 1.0e-05: export a part of the network to find the '
-                                         'operator, as in docs/export.md')
-
-
 def test_a_custom_operator(run):
     """Without the module that registers it, MXNet cannot read the graph. The recipe of the page cuts it."""
     saved(mx.sym.exp(mx.sym.FullyConnected(mx.sym.var('data'), num_hidden=3, name='relu5')),
@@ -352,8 +244,6 @@ def test_a_custom_operator(run):
     Path('net-symbol.json').write_text(json.dumps(graph))
     status, line = run(*FILES, '--shape', '2,5')
     assert status == 2 and line.startswith(f'net-symbol.json: MXNet {mx.__version__} cannot read this graph, ')
-    assert line.endswith('for the custom operator mine, import the module that registers it and pass '
-                         'SymbolBlock.imports(...) to to_onnx, or cut the file after relu5, as in docs/export.md')
     page = (Path(__file__).parents[3] / 'docs/export.md').read_text()
     recipe, = (block for block in re.findall(r'(?:^(?:    .*)?\n)+', page, re.MULTILINE) if 'arg_nodes' in block)
     exec(textwrap.dedent(recipe), {})
@@ -375,12 +265,11 @@ def forged(*nodes, heads=None, **more):
 
 
 @pytest.mark.parametrize('node', [
-    *[{'op': op, 'attrs': {'info': '0x1234'}} for op in ('_Native', '_NDArray')],
-    {'op': '_CachedOp'}, {'op': '_sg_mkldnn_fully_connected'}, {'op': '_backward_BatchNorm', 'inputs': []},
-    {'op': '_image_flip_left_right', 'inputs': []}, {'op': '_cvimread', 'attrs': {'filename': '/etc/passwd'}},
+    *[{'op': op} for op in ('_Native', '_NDArray', '_CachedOp', '_sg_mkldnn_fully_connected', '_backward_BatchNorm',
+                            '_image_flip_left_right', '_cvimread')],
     *[{'op': op, 'attrs': {'num_args': '2', 'num_outputs': '1', 'in_data_locs': '(99,)'}, 'subgraphs': [{
         'nodes': [DATA, {'op': '_Native', 'name': 'a', 'attrs': {'info': '0x1234'}, 'inputs': [[0, 0, 0]]}],
-        'arg_nodes': [0], 'heads': [[1, 0, 0]]}]} for op in ('_foreach', '_while_loop', '_cond', 'exp')]],
+        'arg_nodes': [0], 'heads': [[1, 0, 0]]}]} for op in ('_foreach', 'exp')]],
     ids=lambda node: node['op'])
 def test_operators_with_which_mxnet_reads_foreign_memory(node, run, monkeypatch):
     """They are refused before MXNet gets the graph, also those of graphs within it."""
@@ -397,20 +286,12 @@ def test_operators_with_which_mxnet_reads_foreign_memory(node, run, monkeypatch)
     *[([{'op': 'exp', 'inputs': inputs}], None) for inputs in (
         [[999, 0, 0]], [[1, 0, 0]], [[0, 1, 0]], [[0, 10**6, 0]], [[-1, 0, 0]], [[True, 0, 0]], [[0.0, 0, 0]], [[]],
         [0], 1)],
-    ([{'op': 'exp', 'name': 5}], None), ([{'op': 5}], None), ([{'op': 'exp', 'control_deps': [999]}], None),
+    ([{'op': 'exp', 'name': 5}], None), ([{'op': 5}], None), ([{'op': 'exp', 'inputs': None}], None),
+    ([{'op': 'exp', 'control_deps': [999]}], None),
     ([{'op': 'SliceChannel', 'attrs': {'num_outputs': '2'}}, {'op': 'exp', 'inputs': [[1, 2, 0]]}], None)])
 def test_a_graph_with_impossible_places(nodes, heads, run):
     """MXNet would read beyond its memory."""
     forged(*nodes, heads=heads)
-    assert run(*FILES, '--shape', '2,4') == (2, f'net-symbol.json{FIRST}')
-
-
-@pytest.mark.parametrize('missing', ['op', 'name', 'inputs'])
-def test_a_node_without_a_field(missing, run):
-    forged({'op': 'exp'})
-    graph = json.loads(Path('net-symbol.json').read_text())
-    del graph['nodes'][1][missing]
-    Path('net-symbol.json').write_text(json.dumps(graph))
     assert run(*FILES, '--shape', '2,4') == (2, f'net-symbol.json{FIRST}')
 
 
@@ -422,13 +303,12 @@ def test_the_outputs_that_an_operator_has_are_accepted(run):
     assert run(*FILES, '--shape', '2,4')[0] == 0
 
 
-@pytest.mark.parametrize('attrs', [{'axis': '7'}, {'axis': '-9'}, {'axis': 'x'}, {'axis': '-1'}, {'mode': 'odd'}])
-def test_an_axis_that_is_not_there(attrs, run):
-    table = {'op': 'null', 'name': 'table', 'inputs': []}
-    take = {'op': 'take', 'inputs': [[1, 0, 0], [0, 0, 0]], 'attrs': attrs}
-    forged(table, take)
-    graph = json.loads(Path('net-symbol.json').read_text())
-    graph['nodes'][1]['name'], graph['arg_nodes'] = 'table', [0, 1]
-    Path('net-symbol.json').write_text(json.dumps(graph))
-    status, line = run(*FILES, '--shape', '2,4')
-    assert status == (0 if attrs == {'axis': '-1'} else 2), line  # and no traceback
+def test_an_axis_that_is_not_there(run):
+    """No traceback."""
+    for axis, status in (('7', 2), ('-9', 2), ('x', 2), ('-1', 0)):
+        symbol = mx.sym.take(mx.sym.var('table'), mx.sym.var('data'), axis=-1)
+        saved(symbol, table=numpy.ones((3, 3)))
+        graph = json.loads(Path('net-symbol.json').read_text())
+        graph['nodes'][-1]['attrs']['axis'] = axis
+        Path('net-symbol.json').write_text(json.dumps(graph))
+        assert run(*FILES, '--shape', '2,4')[0] == status

@@ -1,0 +1,108 @@
+"""Inputs on which a model is compared with its network, so that both sides of decisions by value are reached."""
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy
+
+from ...mxnet_setup.compat import mx, np
+from ...networks.graph_operators import Operator
+from ...networks.tracing import is_legacy
+
+SPECIAL = 'zeros', 'ones', 'negative', 'large'
+# Operators that decide by value
+DECIDING = re.compile('.*(where|equal|greater|less|logical|mask|embedding|take|pick|onehot|mod|floor|ceil|sign$).*')
+# Values that are possible with some operators. For equal numbers, MXNet may choose other indices; with invalid lengths
+# or places, it reads or writes memory beyond an array; an integer divided by 0 ends the process.
+ALLOWED = {**dict.fromkeys(('topk', 'sort', 'argsort', 'boxnms'), ('negative',)),
+           **dict.fromkeys(('use_length', 'sequencemask', 'sequencereverse'), ('zeros', 'ones')),
+           **dict.fromkeys(('roialign', 'gathernd', 'integer division'), ())}
+
+
+def random_like(array: Any, batch_axis: int | None, seed: int = 0) -> Any:
+    """Return random numbers in the range of an example, for twice as many rows."""
+    shape = [size * (1 + (axis == batch_axis)) for axis, size in enumerate(array.shape)]
+    return array_like(array, _random(array.asnumpy(), shape, numpy.random.default_rng(seed)))
+
+
+def special_inputs(inputs: Sequence, operators: list[Operator]) -> dict[str, list]:
+    """Return inputs with values outside the range of the examples, by words that describe them.
+
+    In a network that decides by value, each input is once of each kind, while the others are of another. Other networks
+    get inputs in which the kinds are mixed. The last ones are 'shifted': with a large mean and a small spread.
+    """
+    kinds = {*_kinds(operators)}
+    named = [name for name in SPECIAL if all(name in ALLOWED[kind] for kind in kinds & ALLOWED.keys())]
+    if not named:
+        return {}
+    words, is_deciding = [*named, 'random'], any(map(DECIDING.fullmatch, kinds))
+    rngs = [numpy.random.default_rng(seed) for seed, _ in enumerate(inputs, 1)]
+    values = [{name: _special(array.asnumpy(), name, rng) for name in (*words, 'shifted')}
+              for array, rng in zip(inputs, rngs)]
+    if is_deciding:
+        orders = [[words[(i + place) % len(words)] for place, _ in enumerate(inputs)] for i, _ in enumerate(words)]
+        batches = {', '.join(order): [each[name] for each, name in zip(values, order)]
+                   for order in orders if order != ['random']}
+    else:
+        batches = {', '.join(named): [numpy.choose(numpy.resize(range(len(named)), each['random'].shape),
+                                                   [each[name] for name in named]) for each in values]}
+    if named == [*SPECIAL]:
+        batches['shifted'] = [each['shifted'] for each in values]
+    return {name: [*map(array_like, inputs, batch)] for name, batch in batches.items()}
+
+
+def _kinds(operators: list[Operator]) -> Iterator[str]:
+    """Yield the kinds of operators, and names for what decides how they may be used."""
+    for op in operators:
+        yield op.kind
+        if op.settings.get('use_length'):
+            yield from ('use_length', 'mask')
+        if op.kind == 'cast' and not op.output.dtype.startswith('float'):
+            yield 'floor'
+        if 'div' in op.kind and op.kind != 'divscalar' and 'int' in op.output.dtype:
+            yield 'integer division'
+
+
+def _random(values: numpy.ndarray, shape: Sequence[int], rng: numpy.random.Generator) -> numpy.ndarray:
+    finite = values[numpy.isfinite(values)]
+    if values.ndim == 2 and values.shape[1] == 5 and len(values) and _are_indices(values[:, 0]):
+        # Possibly regions of interest: the number of an image, beyond which MXNet would read, and two corners
+        numbers = rng.choice(values[:, :1], shape[0])
+        return numpy.concatenate([numbers, _random(values[:, 1:], (shape[0], 4), rng)], axis=1)
+    if not finite.size:
+        raise ValueError(f'an example of shape {values.shape} has no finite number: pass realistic values')
+    low, high = float(finite.min()), float(finite.max())
+    if values.dtype.kind != 'f' or (low < high and max(-low, high) < 2**53 and (finite == finite.round()).all()):
+        return rng.choice(finite, shape)  # for example no 0, by which something is divided
+    return rng.uniform(low, high, shape) if low < high else rng.random(shape)
+
+
+def _are_indices(values: numpy.ndarray) -> bool:
+    return bool(((values >= 0) & (values < 2**31) & (values == values.round())).all())
+
+
+def _special(values: numpy.ndarray, name: str, rng: numpy.random.Generator) -> numpy.ndarray:
+    """Return values of one kind, in any dtype, for an input with the example ``values``; 'negative' has both signs."""
+    dtype, new = values.dtype, _random(values, values.shape, rng)
+    if name in ('zeros', 'ones'):
+        return numpy.full(values.shape, name == 'ones')
+    if name == 'negative' and dtype.kind in 'if':
+        return new * numpy.resize([-1, 1], new.shape)
+    if name == 'large' and dtype.kind in 'iu':
+        largest = int(numpy.iinfo(dtype).max) // 2
+        return rng.integers(max(largest // values.size, min(largest, 127)), size=values.shape, dtype=dtype)
+    if name == 'large' and dtype.kind == 'f':
+        largest = float(numpy.finfo(dtype).max) / 4
+        return numpy.clip(new * 100.0, -largest, largest)
+    if name == 'shifted' and dtype.kind == 'f':
+        return rng.uniform(10000, 10001, values.shape)
+    return new
+
+
+def array_like(array: Any, values: numpy.ndarray) -> Any:
+    """Return values as an array with the dtype, the device and the semantics of another."""
+    make = mx.nd.array if is_legacy(array) else np.array
+    dtype = numpy.dtype(array.dtype)
+    return make(values.astype(dtype), dtype=dtype, ctx=array.ctx)

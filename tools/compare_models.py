@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy
 import onnxruntime
 
-TOLERANCE = 1e-5  # of the largest number in an output, as in gluon_mgpu/programs/onnx/comparison.py
+TOLERANCE = 1e-5  # of the largest number in an output, as in gluon_mgpu/programs/onnx/results.py
 
 
 def difference(model, arrays):

@@ -94,8 +94,8 @@ def _special(values: numpy.ndarray, name: str, rng: numpy.random.Generator) -> n
         largest = int(numpy.iinfo(dtype).max) // 2
         return rng.integers(max(largest // values.size, min(largest, 127)), size=values.shape, dtype=dtype)
     if name == 'large' and dtype.kind == 'f':
-        largest = float(numpy.finfo(dtype).max) / 4
-        return numpy.clip(new * 100.0, -largest, largest)
+        limit = float(numpy.finfo(dtype).max) / 4
+        return numpy.clip(new * 100.0, -limit, limit)
     if name == 'shifted' and dtype.kind == 'f':
         return rng.uniform(10000, 10001, values.shape)
     return new

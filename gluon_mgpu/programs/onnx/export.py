@@ -46,7 +46,7 @@ def _shape(value: str) -> tuple[tuple[int, ...], str]:
     return shape, dtype
 
 
-def _axes(value: str) -> int | list[int | None]:
+def _axes(value: str) -> int | list[int | None] | None:
     axes = [None if axis == 'none' else int(axis) if axis.isdecimal() else -1 for axis in value.split(',')]
     if -1 in axes or {*axes} == {None}:
         raise argparse.ArgumentTypeError(f'{value}: must be an axis, from 0, or one for each input, such as 1,0,none')

@@ -95,7 +95,7 @@ def _limit(operators: list[Operator], params: dict[str, Any], name: str) -> int 
         if used and op.kind in SAME_NUMBERS:
             same.update(op.outputs.values())
         elif 0 in used:
-            limits.append(op.settings.get({'embedding': 'input_dim', 'onehot': 'depth'}.get(op.kind)))
+            limits.append(op.settings.get({'embedding': 'input_dim', 'onehot': 'depth'}.get(op.kind, '')))
         elif 1 in used and op.kind == 'take' and op.inputs[0] in params:
             shape, axis = params[op.inputs[0]].shape, op.settings.get('axis', 0)
             limits += [shape[axis]] if axis in range(-len(shape), len(shape)) else []

@@ -13,10 +13,10 @@ from ...base.files import check_writable, write_atomically
 from ...mxnet_setup.compat import mx, npx
 from ...networks.resnet import in_float32
 from ...settings.chapters import chapter_of
-from .comparison import Example, compare, numbers_to_sort, session, with_inputs_to_sort
 from .examples import random_like, special_inputs
 from .graph import Graph
 from .network import Network, batch_axes
+from .results import Example, compare, numbers_to_sort, session, with_inputs_to_sort
 
 ADVICE = 'MXNet may not trace some of its code, such as a branch on values or an overridden forward'
 FILE_ADVICE = 'export a part of the network to find the operator, as in docs/export.md'

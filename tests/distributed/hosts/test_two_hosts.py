@@ -195,14 +195,3 @@ def test_the_other_host_resumes(job, hosts, train, tmp_path):
     trains(job, hosts.launch, train, '--num-epochs', '1')
     assert 'resuming from' in trains(job, hosts.launch_on(1), train, '--num-epochs', '3', '--resume', 'auto')
     assert outcome(tmp_path / 'runs/one') == outcome(tmp_path / 'whole')
-
-
-@pytest.mark.parametrize('auto', [True, False])
-def test_the_other_host_does_not_see_the_folder(job, hosts, train, separate_runs, tmp_path, auto):
-    trains(job, hosts.launch, train, '--num-epochs', '1')
-    folder = train[-1]
-    command = [*train, '--resume', 'auto'] if auto else [*train[:-2], '--resume', folder]
-    text = fails(job, hosts, hosts.launch_on(1), command, seconds=60)
-    assert text == (f'[0] scratch: --resume {"auto" if auto else folder}: {folder} is on host1 and not on host2, where '
-                    'worker 0 reads and writes it; start worker 0 on host1, or share or copy the folder')
-    assert os.listdir(separate_runs) == []

@@ -36,7 +36,6 @@ _NAMES_OF = {  # module: its public names; a deep path to anything else may chan
     'checkpoints.checkpoint_callback': ('CheckpointCallback',),
     'outputs.plot': ('Animator',),
     'outputs.timeline.record': ('check_profiler',),
-    'settings.setup': ('TrainingSetup',),
     'scratch': ('sgd',),
     'programs.check': ('check_data_parallel',),
     'programs.onnx.writing': ('to_onnx',),

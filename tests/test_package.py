@@ -18,7 +18,7 @@ REPO = Path(__file__).parents[1]
 NAMES = [
     'Accumulator', 'Animator', 'BatchIterator', 'Callback', 'CheckpointCallback', 'DivergenceError',
     'DownloadError', 'HorovodWorkers', 'Residual', 'Run', 'StaticSequential', 'SyncBatchNorm', 'Timer',
-    'TrainingSetup', 'accuracy', 'check_data_parallel', 'check_profiler', 'cross_entropy', 'draw_timeline',
+    'accuracy', 'check_data_parallel', 'check_profiler', 'cross_entropy', 'draw_timeline',
     'evaluate_accuracy_gpu', 'evaluate_accuracy_gpus', 'gradients', 'hybridized', 'load_checkpoint',
     'load_data', 'load_data_fashion_mnist', 'parameters_by_name', 'parse_devices', 'prepare_idle_devices',
     'record_timeline', 'resnet18', 'ring', 'run_program', 'save_checkpoint', 'schedule', 'sgd', 'shard_rows',

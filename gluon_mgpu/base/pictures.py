@@ -3,6 +3,7 @@ import contextlib
 import io
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import fill
@@ -18,7 +19,12 @@ def matplotlib_defaults() -> Iterator[None]:
     logging.getLogger('matplotlib').setLevel(logging.ERROR)  # it warns if it cannot write to the home folder
     if os.path.expanduser('~') == '~':  # no home folder: Matplotlib before 3.10 would fail
         os.environ.setdefault('MPLCONFIGDIR', os.devnull)
+    backend = os.environ.pop('MPLBACKEND', None) if 'matplotlib' not in sys.modules else None
     import matplotlib
+    if backend:
+        os.environ['MPLBACKEND'] = backend
+        with contextlib.suppress(ValueError):  # that of a notebook, possibly missing here: pictures in files need none
+            matplotlib.rcParams['backend'] = backend
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         yield

@@ -32,6 +32,7 @@ PEN = 13         # width of the blur of a drawn letter in its pixels
 NOISE = 0.4      # standard deviation; paper is about 0, ink about 1
 
 
+@matplotlib_defaults()
 def draw_letters(fonts: tuple[str, ...]) -> numpy.ndarray:
     """Return each letter in each font, upright and centred: float32 (len(fonts), 10, CELL, CELL), ink is 1."""
     # Imported here, because Matplotlib takes most of a second and a cached dataset does not need it
@@ -45,19 +46,18 @@ def draw_letters(fonts: tuple[str, ...]) -> numpy.ndarray:
 
     folder = Path(matplotlib.get_data_path()) / 'fonts' / 'ttf'
     width, height = len(LETTERS) * CELL, len(fonts) * CELL
-    with matplotlib_defaults():
-        canvas = FigureCanvasAgg(Figure(figsize=(width / 100, height / 100), dpi=100))
-        for row, font in enumerate(fonts):
-            face = FontProperties(fname=str(folder / f'{font}.ttf'))
-            zoom = CAP_HEIGHT / TextPath((0, 0), 'H', size=100, prop=face).get_extents().height
-            for column, letter in enumerate(LETTERS):
-                outline = TextPath((0, 0), letter, size=100, prop=face)
-                (x0, y0), (x1, y1) = outline.get_extents().get_points()
-                place = (Affine2D().translate(-(x0 + x1) / 2, -(y0 + y1) / 2).scale(zoom)
-                         .translate((column + 0.5) * CELL, height - (row + 0.5) * CELL))
-                canvas.figure.add_artist(PathPatch(outline, color='black', linewidth=0, transform=place))
-        canvas.draw()
-        grey = numpy.asarray(canvas.buffer_rgba())[:, :, 0].astype(numpy.float32)
+    canvas = FigureCanvasAgg(Figure(figsize=(width / 100, height / 100), dpi=100))
+    for row, font in enumerate(fonts):
+        face = FontProperties(fname=str(folder / f'{font}.ttf'))
+        zoom = CAP_HEIGHT / TextPath((0, 0), 'H', size=100, prop=face).get_extents().height
+        for column, letter in enumerate(LETTERS):
+            outline = TextPath((0, 0), letter, size=100, prop=face)
+            (x0, y0), (x1, y1) = outline.get_extents().get_points()
+            place = (Affine2D().translate(-(x0 + x1) / 2, -(y0 + y1) / 2).scale(zoom)
+                     .translate((column + 0.5) * CELL, height - (row + 0.5) * CELL))
+            canvas.figure.add_artist(PathPatch(outline, color='black', linewidth=0, transform=place))
+    canvas.draw()
+    grey = numpy.asarray(canvas.buffer_rgba())[:, :, 0].astype(numpy.float32)
     return (1 - grey / 255).reshape(len(fonts), CELL, len(LETTERS), CELL).swapaxes(1, 2)
 
 

@@ -1,14 +1,14 @@
-"""MXNet for all other modules: imported with NumPy semantics, and with functions for what differs between 1.9 and 2."""
+"""MXNet for all other modules, and functions for what differs between 1.9 and 2."""
 import ctypes
 import functools
 import json
 import math
-import threading
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import runtime
+from .runtime import array_semantics  # noqa: F401 (for other modules)
 
 mx = runtime.import_mxnet()  # first, because it reports missing software in one line
 
@@ -21,17 +21,6 @@ if TYPE_CHECKING:
     from mxnet.context import Context
 else:
     Context = type(mx.cpu())  # named Device in MXNet 2
-
-
-def array_semantics(active: bool) -> Any:
-    """Return a value for ``_NumpyArrayScope._current`` that gives all threads NumPy's arrays, or those of ``mx.nd``."""
-    # Each thread sees its own `value` there, which `npx.set_np` sets, and otherwise that of the class
-    return type('_Everywhere', (threading.local,), {'value': mx.util._NumpyArrayScope(active)})()
-
-
-npx.set_np()  # in this thread; the next two lines switch all others to NumPy semantics as well
-mx.util.set_np_shape(2)
-mx.util._NumpyArrayScope._current = array_semantics(True)
 
 
 if TYPE_CHECKING or MXNET_MAJOR >= 2:

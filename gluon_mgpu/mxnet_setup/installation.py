@@ -83,7 +83,7 @@ def obstacle() -> str:
     try:
         importlib.import_module('numpy')
     except Exception as error:
-        remedy = MORE_MEMORY if is_out_of_memory(error) else "pip install --force-reinstall 'numpy>=1.22'"
+        remedy = loading_remedy(error) or "pip install --force-reinstall 'numpy>=1.22'"
         return f'NumPy cannot be imported ({described(error)}): {remedy}'
     role = os.environ.get('DMLC_ROLE', 'worker')
     if role != 'worker' and not sys.modules.get('mxnet'):  # the import would wait for a job, or fail without one
@@ -98,10 +98,24 @@ def obstacle() -> str:
     return ''
 
 
+def loading_remedy(error: BaseException) -> str:
+    """Return what to do about an error of the loader of libraries that reinstalling would not cure, or ''."""
+    text = str(error)
+    library = re.search(r'(/[^:\n]+): failed to map segment', text)
+    with contextlib.suppress(OSError):
+        if library and os.statvfs(library[1]).f_flag & os.ST_NOEXEC:
+            return 'its file system is mounted with noexec; install it in another folder'
+    if 'static TLS block' in text:
+        return 'restart Python and import gluon_mgpu before other packages'
+    if 'GLIBCXX_' in text:
+        return 'the C++ library that is loaded is too old; unset LD_LIBRARY_PATH, or with conda update libstdcxx-ng'
+    return MORE_MEMORY if is_out_of_memory(error) else ''
+
+
 def explain(error: Exception, imported_before: bool = False, settings: Sequence[str] = ()) -> str:
     """Return the reason why ``import mxnet`` raised `error`, with the remedy; `settings` are the user's variables."""
-    if is_out_of_memory(error):
-        return f'MXNet cannot be imported ({described(error)}): {MORE_MEMORY}'
+    if remedy := loading_remedy(error):
+        return f'MXNet cannot be imported ({described(error)}): {remedy}'
     if not (library := re.search(r'(lib[\w+-]+\.so[.\d]*): cannot open shared object', str(error))):
         if settings and type(error).__name__ == 'MXNetError':  # MXNet 2 reads them when it is imported
             return f'MXNet cannot be imported ({described(error)}): unset {" ".join(settings)}'

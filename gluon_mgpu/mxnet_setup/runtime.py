@@ -1,13 +1,15 @@
-"""Preparation of the process before it imports MXNet: environment, allocator, missing names, CUDA libraries."""
+"""Preparation of the process for MXNet: environment, allocator, missing names, CUDA libraries, NumPy semantics."""
 import contextlib
 import ctypes
 import functools
 import importlib
 import os
 import sys
+import threading
 import warnings
+from importlib.machinery import PathFinder
 from types import ModuleType, SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..base.machine import num_cores
 from . import installation, instructions, numpy_names
@@ -52,6 +54,7 @@ def prepare() -> Prepared:
                       'Python and import gluon_mgpu first', stacklevel=3)
         omp_threads()  # cached from here on
         return Prepared({}, False, _supply_names())
+    sys.meta_path.insert(0, MXNetFinder)
     # MXNet treats '' as unset
     variables = {name: value for name, value in ENVIRONMENT.items() if not os.environ.get(name)}
     os.environ.update(variables)
@@ -92,8 +95,7 @@ def import_mxnet() -> ModuleType:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')  # MXNet's own: distutils, old NumPy names, escapes
             mxnet = importlib.import_module('mxnet')
-            numpy_names.write_plain_numbers(importlib.import_module('numpy'))
-            _fork_data_loaders(mxnet)
+            complete(mxnet)
     except Exception as error:
         yours = [name for name in os.environ if name.startswith('MXNET_') and name not in prepare().variables]
         raise MXNetImportError(installation.explain(error, imported_before, yours)) from error
@@ -108,6 +110,41 @@ def import_mxnet() -> ModuleType:
         if not name.startswith('MXNET_') and os.environ.get(name) == value and loaded('libgomp.so.1'):
             del os.environ[name]
     return mxnet
+
+
+class MXNetFinder:
+    """An entry of ``sys.meta_path`` that calls `complete` as soon as the program, or this package, imports MXNet."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
+        """Return the spec of MXNet, with a loader that also completes it; None for other modules."""
+        spec = PathFinder.find_spec(name, path) if name == 'mxnet' else None
+        if spec and spec.loader and spec.origin:
+            execute = spec.loader.exec_module
+
+            def execute_and_complete(module: ModuleType) -> None:
+                execute(module)
+                complete(module)
+
+            spec.loader.exec_module = execute_and_complete  # type: ignore[method-assign]
+        return spec
+
+
+@functools.lru_cache
+def complete(mxnet: ModuleType) -> None:
+    """Supply what MXNet lacks and switch to NumPy semantics, once: a later ``npx.reset_np()`` of the program stays."""
+    numpy_names.write_plain_numbers(importlib.import_module('numpy'))
+    _fork_data_loaders(mxnet)
+    mxnet.npx.set_np()  # in this thread; the next two lines switch all others as well
+    mxnet.util.set_np_shape(2)
+    mxnet.util._NumpyArrayScope._current = array_semantics(True)
+
+
+def array_semantics(active: bool) -> Any:
+    """Return a value for ``_NumpyArrayScope._current`` that gives all threads NumPy's arrays, or those of ``mx.nd``."""
+    # Each thread sees its own `value` there, which `npx.set_np` sets, and otherwise that of the class
+    scope = sys.modules['mxnet'].util._NumpyArrayScope(active)
+    return type('_Everywhere', (threading.local,), {'value': scope})()
 
 
 def _fork_data_loaders(mxnet: ModuleType) -> None:

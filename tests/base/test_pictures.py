@@ -31,6 +31,18 @@ def test_matplotlib_without_a_home_that_it_can_write(has_account, home, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(('backend', 'is_valid'), [('svg', True), ('nonsense', False), ('module://missing', True)])
+def test_the_backend_of_a_notebook_may_be_missing(backend, is_valid, tmp_path):
+    code = ('from gluon_mgpu.outputs.plot import accuracy_curve\n'
+            'from gluon_mgpu.training.history import EpochResult\n'
+            f'accuracy_curve([EpochResult(1, 1.0, 1.0, 0.5, 1.0)], "{tmp_path}/1.png", "title")\n'
+            'import matplotlib, os; print(dict.get(matplotlib.rcParams, "backend") == os.environ["MPLBACKEND"])')
+    done = subprocess.run([sys.executable, '-c', code], text=True, capture_output=True,
+                          env={**os.environ, 'MPLBACKEND': backend})
+    assert (done.stdout, done.stderr) == (f'{is_valid}\n', '')
+    assert (tmp_path / '1.png').read_bytes().startswith(b'\x89PNG')
+
+
 @pytest.mark.parametrize('draw', [
     lambda path: accuracy_curve([EpochResult(1, 1.0, 1.0, 0.5, 1.0)], path, 'title'),
     lambda path: timeline.draw([Event('cpu(0)', 'forward', 0.0, 2.0, 'Convolution')], path, 'title'),

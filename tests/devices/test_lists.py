@@ -3,7 +3,6 @@ import os
 import subprocess
 import sys
 
-import new_process
 import pytest
 from machines import H200, RTX4090, V100, cpus, error_of, gpus
 from slow import slow
@@ -196,9 +195,3 @@ def test_openmp_loaded_first_by_another_library(first, works):
             f"ValueError: 2 CPU contexts would hang in MXNet's OpenBLAS with {threads} threads of OpenMP, which "
             'another library has loaded before gluon_mgpu: export OMP_NUM_THREADS=1; or import gluon_mgpu before it '
             '(PyTorch, LightGBM or mxnet) in your program')
-
-
-@pytest.mark.skipif(compat.MXNET_MAJOR >= 2, reason='MXNet 2 has only NumPy semantics')
-def test_a_look_at_devices_keeps_the_semantics():
-    before, after = new_process.facts()['semantics']
-    assert before == [False, False] and after == [True, True]  # of arrays and shapes

@@ -2,6 +2,9 @@
 
 Programs run in interpreters without site-packages (``-S``), where `mxnet` and `numpy` are small fakes.
 """
+import _ctypes
+import shutil
+import subprocess
 import sys
 
 import pytest
@@ -52,9 +55,11 @@ def test_fake_packages_can_be_loaded(site):
     ({'DMLC_ROLE': ''}, "DMLC_ROLE='' makes MXNet a server", 'unset DMLC_ROLE'),
     ({'DMLC_ROLE': 'scheduler', 'mxnet': 'import time; time.sleep(600)'}, "DMLC_ROLE='scheduler' makes MXNet a server",
      'unset DMLC_ROLE'),
-    *(({module: 'raise ImportError("a.so: failed to map segment from shared object")'}, f'{name} cannot be imported (',
-       'the memory is not enough; close other programs, or raise the limit that ulimit -v shows')
-      for module, name in (('mxnet', 'MXNet'), ('numpy', 'NumPy'))),
+    *(({module: f'raise ImportError("/a.so: {text}")'}, f'{name} cannot be imported (', remedy)
+      for module, name in (('mxnet', 'MXNet'), ('numpy', 'NumPy')) for text, remedy in (
+        ('failed to map segment from shared object', 'the memory is not enough; close other programs, or raise the'),
+        ('cannot allocate memory in static TLS block', 'restart Python and import gluon_mgpu before other packages'),
+        ("version `GLIBCXX_3.4.29' not found", 'the C++ library that is loaded is too old; unset LD_LIBRARY_PATH'))),
     ({'PYTHONOPTIMIZE': '2', 'mxnet': '[].no'}, 'MXNet needs its docstrings', 'unset PYTHONOPTIMIZE'),
     ({'mxnet': 'raise RuntimeError("(" * 300)'}, '((...)', 'pip uninstall it'),
 ])
@@ -65,6 +70,20 @@ def test_one_line_with_the_remedy(site, fakes, reason, remedy):
     assert reason in result.stdout
     assert remedy in result.stdout
     assert result.stdout.count('\n') == 1
+
+
+def test_a_file_system_without_execution(site, tmp_path):
+    """The loader's message is that of a lack of memory."""
+    disk = tmp_path / 'disk'
+    disk.mkdir()
+    if subprocess.run(['mount', '-t', 'tmpfs', '-o', 'noexec', 'tmpfs', disk], capture_output=True).returncode:
+        pytest.skip('mounting a file system is not permitted here')
+    try:
+        shutil.copy(_ctypes.__file__, disk / 'lib.so')
+        result = site('-c', CAUGHT, mxnet=f'import ctypes; ctypes.CDLL("{disk}/lib.so")')
+    finally:
+        subprocess.run(['umount', disk], check=True)
+    assert 'its file system is mounted with noexec; install it in another folder' in result.stdout, result.stderr
 
 
 @pytest.mark.parametrize('text', [' 2 ', '+1', '08', ''])

@@ -13,7 +13,7 @@ import pytest
 from slow import slow
 
 import gluon_mgpu
-from gluon_mgpu.mxnet_setup import installation, runtime
+from gluon_mgpu.mxnet_setup import compat, installation, runtime
 
 REPO = Path(__file__).parents[2]
 OURS = ('OMP_NUM_THREADS', 'MXNET_CPU_TEMP_COPY', 'MALLOC_', 'GLIBC_TUNABLES', 'DNNL_', 'OPENBLAS_')
@@ -332,6 +332,25 @@ def test_a_network_that_is_not_hybridized_takes_at_most_twice_the_memory_of_mxne
     pytest.importorskip('mxnet')
     small, ours = (int(run(IMPERATIVE_RESNET, **settings)) for settings in ({'MXNET_CPU_TEMP_COPY': '4'}, {}))
     assert 2**19 < small < ours < 2 * small  # KiB: 0.9 GB with a ring of 4
+
+
+# Semantics
+
+@pytest.mark.parametrize('first', ['import mxnet', 'd2l.try_all_gpus()'])
+def test_numpy_semantics_begin_with_the_import_of_mxnet(first):
+    """What the program chooses later stays, also when names of the package are used for the first time."""
+    if compat.MXNET_MAJOR >= 2:
+        pytest.skip('MXNet 2 has only NumPy semantics')
+    code = f"""
+import gluon_mgpu as d2l
+{first}
+from mxnet import npx
+print(npx.is_np_array(), npx.is_np_shape())
+npx.reset_np()
+d2l.split_and_load, d2l.Run, d2l.check_data_parallel
+print(npx.is_np_array(), npx.is_np_shape())
+"""
+    assert run(code) == 'True True\nFalse False'
 
 
 # Threads

@@ -93,7 +93,7 @@ def _gpus(facts: dict) -> Iterator[Finding]:
         if 'cuda' not in mxnet or name in test.get('devices', {}).get('error', ''):
             continue
         if not (mxnet['cuda'] and mxnet['code_for'][0] <= gpu['capability'] <= mxnet['code_for'][1]):
-            build, *_ = [*gpu['builds'], 'nothing, because no MXNet supports it: use CPU contexts']
+            build = gpu['builds'][0] if gpu['builds'] else 'nothing, because no MXNet supports it: use CPU contexts'
             remedy = replacement('cu112') if build == 'mxnet-cu112' else f'install {build}'
             yield Finding('warning', f'{name}, which the installed MXNet does not support', f'to use it, {remedy}')
         elif gpu['index'] >= mxnet['num_gpus']:

@@ -153,8 +153,9 @@ def make(network, shapes, devices, array=np.array, frozen=()):
     """Return a network with float64 parameters from a seed, made of arrays of ``mx.np`` or ``mx.nd``."""
     net, rng = network(), numpy.random.default_rng(0)
     net.initialize(init.Xavier(), ctx=devices)
-    for device in devices:
-        net(*[array(numpy.zeros((1, *shape)), dtype='float32', ctx=device) for shape in shapes])
+    with autograd.train_mode():  # infer all shapes
+        for device in devices:
+            net(*[array(numpy.zeros((1, *shape)), dtype='float32', ctx=device) for shape in shapes])
     net.cast('float64')
     for name, param in by_name(net).items():
         if param in trainable(net):

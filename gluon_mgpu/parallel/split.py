@@ -68,7 +68,20 @@ def split_batch(X: Any, y: Any, devices: Sequence[Context]) -> tuple[list[Any], 
 
 def num_rows(*batch: Any, batch_axis: int = 0) -> int:
     """Return the number of rows that all arrays of a batch, X or X and y, have; ValueError if they differ."""
-    sizes = _sizes(batch, batch_axis)
+    sizes = set()
+    for data in batch:
+        if data is None:  # as a missing input of a network
+            continue
+        if isinstance(data, (list, tuple)):
+            sizes.add(num_rows(*data, batch_axis=batch_axis))
+        elif isinstance(data, ROW_SPARSE):
+            raise ValueError('cannot split a RowSparseNDArray, whose rows MXNet cannot slice: pass '
+                             "array.tostype('default')")
+        elif isinstance(data, (numpy.ndarray, mx.nd.NDArray)) and data.ndim > batch_axis:
+            sizes.add(data.shape[batch_axis])
+        else:
+            raise ValueError(f'cannot split a {type(data).__name__}: pass an array (n, ...) of mxnet.np or NumPy, or '
+                             'lists and tuples of such arrays')
     if len(sizes) != 1:
         raise ValueError(f'arrays of {", ".join(map(str, sorted(sizes))) or "no"} rows: those of a batch must have '
                          'the same number')
@@ -78,21 +91,6 @@ def num_rows(*batch: Any, batch_axis: int = 0) -> int:
 def rows_of(data: Any, rows: slice) -> Any:
     """Return these rows of arrays in nested lists and tuples."""
     return refill(data, (array[rows] for array in leaves(data)))
-
-
-def _sizes(data: Any, batch_axis: int) -> set[int]:
-    """Return the numbers of rows of arrays in nested lists and tuples, without None."""
-    if data is None:
-        return set()
-    if isinstance(data, (list, tuple)):
-        return set().union(*(_sizes(item, batch_axis) for item in data))
-    if isinstance(data, ROW_SPARSE):
-        raise ValueError('cannot split a RowSparseNDArray, whose rows MXNet cannot slice: pass '
-                         "array.tostype('default')")
-    if not isinstance(data, (numpy.ndarray, mx.nd.NDArray)) or data.ndim <= batch_axis:
-        raise ValueError(f'cannot split a {type(data).__name__}: pass an array (n, ...) of mxnet.np or NumPy, or lists '
-                         'and tuples of such arrays')
-    return {data.shape[batch_axis]}
 
 
 @lru_cache(maxsize=64)

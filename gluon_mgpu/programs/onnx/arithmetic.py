@@ -87,7 +87,7 @@ def _where(g, op, condition, *values):
     return g.Where(mask, A, B) if dtype == op.output.dtype else g.cast(g.Where(mask, A, B), 'bool')
 
 
-def _leakyrelu(g, op, X, gamma=None, act_type='leaky', slope=0.25, lower_bound=0.125, upper_bound=0.334):
+def _leakyrelu(g, X, gamma=None, act_type='leaky', slope=0.25, lower_bound=0.125, upper_bound=0.334):
     if act_type == 'prelu':
         return g.PRelu(X, g.Reshape(gamma, [-1, *[1] * (X.rank - 2)]))
     if act_type in ('gelu', 'gelu_erf'):  # X / 2 * (1 + erf(X / sqrt(2)))
@@ -98,36 +98,30 @@ def _leakyrelu(g, op, X, gamma=None, act_type='leaky', slope=0.25, lower_bound=0
     return g.add({'leaky': 'LeakyRelu', 'rrelu': 'LeakyRelu', 'elu': 'Elu'}[act_type], X, alpha=float(slope))
 
 
-def _smoothl1(g, op, X, scalar=1):
-    size, limit = g.Abs(X), 1 / scalar ** 2
-    return g.Where(g.Greater(size, limit), g.Sub(size, 0.5 * limit), g.Mul(g.Mul(X, X), 0.5 * scalar ** 2))
-
-
 FUNCTIONS: Converters = {
-    **{kind: lambda g, op, X, operator=operator: g.add(operator, X) for kind, operator in SAME.items()},
-    'activation': lambda g, op, X, act_type: g.add(SAME[act_type], X),
+    **{kind: lambda g, X, operator=operator: g.add(operator, X) for kind, operator in SAME.items()},
+    'activation': lambda g, X, act_type: g.add(SAME[act_type], X),
     'leakyrelu': _leakyrelu,
-    'rsqrt': lambda g, op, X: g.Reciprocal(g.Sqrt(X)),
-    'log1p': lambda g, op, X: g.Log(g.Add(X, 1.0)),
-    'log2': lambda g, op, X: g.Div(g.Log(X), log(2)),
-    'log10': lambda g, op, X: g.Div(g.Log(X), log(10)),
-    'expm1': lambda g, op, X: g.Sub(g.Exp(X), 1.0),
-    'square': lambda g, op, X: g.Mul(X, X),
-    'hardsigmoid': lambda g, op, X, alpha=0.2, beta=0.5: g.HardSigmoid(X, alpha=float(alpha), beta=float(beta)),
-    'smoothl1': _smoothl1,
-    'around': lambda g, op, X, decimals=0: g.Div(g.Round(g.Mul(X, 10.0 ** decimals)), 10.0 ** decimals),
-    'rint': lambda g, op, X: g.Ceil(g.Sub(X, 0.5)),  # a half becomes the lower number
-    'round': lambda g, op, X: g.Mul(g.Sign(X), _floor(g, g.Add(g.Abs(X), 0.5))),  # a half becomes the larger one
-    **dict.fromkeys(('fix', 'trunc'), lambda g, op, X: g.Mul(g.Sign(X), _floor(g, g.Abs(X)))),
-    'floor': lambda g, op, X: _floor(g, X),
+    'rsqrt': lambda g, X: g.Reciprocal(g.Sqrt(X)),
+    'log1p': lambda g, X: g.Log(g.Add(X, 1.0)),
+    'log2': lambda g, X: g.Div(g.Log(X), log(2)),
+    'log10': lambda g, X: g.Div(g.Log(X), log(10)),
+    'expm1': lambda g, X: g.Sub(g.Exp(X), 1.0),
+    'square': lambda g, X: g.Mul(X, X),
+    'hardsigmoid': lambda g, X, alpha=0.2, beta=0.5: g.HardSigmoid(X, alpha=float(alpha), beta=float(beta)),
+    'around': lambda g, X, decimals=0: g.Div(g.Round(g.Mul(X, 10.0 ** decimals)), 10.0 ** decimals),
+    'rint': lambda g, X: g.Ceil(g.Sub(X, 0.5)),  # a half becomes the lower number
+    'round': lambda g, X: g.Mul(g.Sign(X), _floor(g, g.Add(g.Abs(X), 0.5))),  # a half becomes the larger one
+    **dict.fromkeys(('fix', 'trunc'), lambda g, X: g.Mul(g.Sign(X), _floor(g, g.Abs(X)))),
+    'floor': _floor,
 }
 EXACT = {kind for kind, operator in SAME.items() if operator in ('Abs', 'Sign', 'Neg', 'Identity')}
 CONVERTERS: Converters = {
     **{kind: function if kind in EXACT else in_floats(function) for kind, function in FUNCTIONS.items()},
-    'relu': lambda g, op, X: g.Relu(X) if X.dtype.startswith('float') else g.Max(X, numpy.array(0, X.dtype)),
-    'addn': lambda g, op, *X: functools.reduce(g.Add, X),
-    'divsqrtdim': lambda g, op, X: g.Div(X, X.shape[-1] ** 0.5),
-    'clip': lambda g, op, X, a_min, a_max: g.Clip(X, *map(numpy.array, numpy.array([a_min, a_max], X.dtype))),
+    'relu': lambda g, X: g.Relu(X) if X.dtype.startswith('float') else g.Max(X, numpy.array(0, X.dtype)),
+    'addn': lambda g, *X: functools.reduce(g.Add, X),
+    'divsqrtdim': lambda g, X: g.Div(X, X.shape[-1] ** 0.5),
+    'clip': lambda g, X, a_min, a_max: g.Clip(X, *map(numpy.array, numpy.array([a_min, a_max], X.dtype))),
     'cast': lambda g, op, X: g.cast(X, op.output.dtype),
     'where': _where,
     'wherelscalar': lambda g, op, condition, B, scalar: _where(g, op, condition, scalar, B),

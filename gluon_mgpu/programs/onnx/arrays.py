@@ -1,5 +1,4 @@
 """Converters of operators that make, move, select or repeat the elements of arrays."""
-import functools
 from itertools import zip_longest
 
 import numpy
@@ -18,7 +17,7 @@ def _slicechannel(g, op, X, axis=1, num_outputs=0, sections=0, indices=(), squee
     return [g.Squeeze(Y, [axis]) for Y in results] if squeeze_axis else results
 
 
-def _slice(g, op, X, begin, end=(), step=()):
+def _slice(g, X, begin, end=(), step=()):
     for axis, (first, last, by) in enumerate(zip_longest(*map(as_list, (begin, end, step)))):
         by = by or 1
         first = first if first is not None else 0 if by > 0 else END
@@ -34,7 +33,7 @@ def _crop(g, op, X, *_, offset=(0, 0), center_crop=False):
     return g.Slice(X, [*offset], [*numpy.add(offset, op.output.shape[2:])], [2, 3])
 
 
-def _flip(g, op, X, axis):
+def _flip(g, X, axis):
     for each in as_list(axis):
         X = g.Slice(X, [END], [-END], [each], [-1])
     return X
@@ -42,12 +41,12 @@ def _flip(g, op, X, axis):
 
 def _sequencereverse(g, op, X, length=None):
     if length is None:
-        return _flip(g, op, X, 0)
+        return _flip(g, X, 0)
     length = g.Max(g.cast(length, 'int64'), numpy.array(1))  # onnxruntime 1.15 returns anything for 0, the same as 1
     return g.ReverseSequence(X, length, time_axis=0, batch_axis=1)
 
 
-def _tile(g, op, X, reps):
+def _tile(g, X, reps):
     reps = as_list(reps)
     added = len(reps) - X.rank  # new axes in front
     return g.Tile(g.Unsqueeze(X, [*range(added)]) if added > 0 else X, [1] * -added + reps)
@@ -62,15 +61,9 @@ def _repeat(g, op, X, repeats, axis=None):
     return g.reshape(copies, op.output)
 
 
-def _pad(g, op, X, pad_width, mode='constant', constant_value=0, constant_values=0):
-    widths = numpy.reshape(pad_width, (-1, 2))
-    require(mode in ('constant', 'edge', 'reflect', 'symmetric'), f'mode {mode}')
-    if mode == 'symmetric':
-        axes = [axis for axis, width in enumerate(widths) if width.any()]
-        require_fixed(X, axes=axes)
-        return functools.reduce(lambda Y, axis: g.Gather(
-            Y, numpy.pad(numpy.arange(X.shape[axis]), widths[axis], mode), axis=axis), axes, X)
-    widths = widths.T.ravel()
+def _pad(g, X, pad_width, mode='constant', constant_value=0, constant_values=0):
+    require(mode in ('constant', 'edge', 'reflect'), f'mode {mode}')
+    widths = numpy.reshape(pad_width, (-1, 2)).T.ravel()
     return g.Pad(X, widths, numpy.array(constant_value or constant_values, X.dtype), mode=mode)
 
 
@@ -92,8 +85,8 @@ def _roll(g, op, X, shift, axis=None):
 
 CONVERTERS: Converters = {
     **by_name(_slicechannel, _slice, _crop, _flip, _sequencereverse, _tile, _repeat, _pad, _concat, _roll),
-    'embedding': lambda g, op, X, W: g.Gather(W, g.indices(X, W, 0)),
-    'take': lambda g, op, X, places, axis=0, mode='clip': g.Gather(X, g.indices(places, X, axis, mode), axis=axis),
+    'embedding': lambda g, X, W: g.Gather(W, g.indices(X, W, 0)),
+    'take': lambda g, X, places, axis=0, mode='clip': g.Gather(X, g.indices(places, X, axis, mode), axis=axis),
     'pick': lambda g, op, X, places, axis=-1, mode='clip': g.reshape(
         g.GatherElements(X, g.Unsqueeze(g.indices(places, X, axis, mode), [axis]), axis=axis), op.output),
     'onehot': lambda g, op, X, depth, on_value=1, off_value=0: g.Where(  # OneHot would count -1 from the end
@@ -103,17 +96,17 @@ CONVERTERS: Converters = {
     'broadcastto': lambda g, op, X, *_: g.Expand(X, g.shape(op.output)),
     'fulllike': lambda g, op, *_, value=0, fill_value=0: g.Expand(
         numpy.array(value or fill_value or int('ones' in op.kind), op.output.dtype), g.shape(op.output)),
-    'swapaxis': lambda g, op, X, dim1=0, dim2=0: g.swap(X, X.rank, dim1, dim2),
-    'transpose': lambda g, op, X, axes=None: g.Transpose(X, perm=axes and [axis % X.rank for axis in axes]),
-    'sliceaxis': lambda g, op, X, axis, begin, end=END: g.Slice(X, [begin], [end], [axis]),
+    'swapaxis': lambda g, X, dim1=0, dim2=0: g.swap(X, X.rank, dim1, dim2),
+    'transpose': lambda g, X, axes=None: g.Transpose(X, perm=axes and [axis % X.rank for axis in axes]),
+    'sliceaxis': lambda g, X, axis, begin, end=END: g.Slice(X, [begin], [end], [axis]),
     'slicelike': lambda g, op, X, *_: g.Slice(X, [0] * X.rank, op.output.sizes(END)),
-    'stack': lambda g, op, *X, axis=0: g.Concat(*(g.Unsqueeze(each, [axis]) for each in X), axis=axis),
-    'depthtospace': lambda g, op, X, block_size: g.DepthToSpace(X, blocksize=block_size),
-    'spacetodepth': lambda g, op, X, block_size: g.SpaceToDepth(X, blocksize=block_size),
-    'moveaxis': lambda g, op, X, source, destination: g.Transpose(  # of an array whose sizes are 0, 1, 2 ...
+    'stack': lambda g, *X, axis=0: g.Concat(*(g.Unsqueeze(each, [axis]) for each in X), axis=axis),
+    'depthtospace': lambda g, X, block_size: g.DepthToSpace(X, blocksize=block_size),
+    'spacetodepth': lambda g, X, block_size: g.SpaceToDepth(X, blocksize=block_size),
+    'moveaxis': lambda g, X, source, destination: g.Transpose(  # of an array whose sizes are 0, 1, 2 ...
         X, perm=numpy.moveaxis(numpy.empty(range(X.rank)), source, destination).shape),
-    'tril': lambda g, op, X, k=0: g.Where(
+    'tril': lambda g, X, k=0: g.Where(
         numpy.tri(X.shape[-2], X.shape[-1], k, bool), X, numpy.array(0, X.dtype)),
-    'gathernd': lambda g, op, X, places: g.GatherND(
+    'gathernd': lambda g, X, places: g.GatherND(
         X, g.Transpose(g.cast(places, 'int64'), perm=[*range(1, places.rank), 0])),
 }

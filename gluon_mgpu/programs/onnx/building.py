@@ -37,9 +37,10 @@ def as_list(setting: Any) -> list:
 
 
 def call(converter: Callable, g: Any, op: Operator, inputs: Sequence) -> Any:
-    """Call a converter with the settings of an operator that it names."""
+    """Call a converter with what it names of the operator and its settings."""
     names = inspect.signature(converter).parameters
-    return converter(g, op, *inputs, **{name: value for name, value in op.settings.items() if name in names})
+    first = [g, op] if 'op' in names else [g]
+    return converter(*first, *inputs, **{name: value for name, value in op.settings.items() if name in names})
 
 
 class Builder:

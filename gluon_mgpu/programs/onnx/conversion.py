@@ -1,7 +1,7 @@
 """Conversion of a network's graph to an ONNX model of operator set 18 and IR version 8, of 2022. Needs onnx.
 
-A converter gets the model under construction, the operator, its input arrays, and of its settings, by MXNet's names,
-those that it names. It returns the name of the result, or a list of names. Converters are in modules by topic.
+A converter gets the model under construction, the operator if it names that, the input arrays, and the settings that it
+names as MXNet does. It returns the name of the result, or a list of names. Converters are in modules by topic.
 """
 import numpy
 from onnx import ModelProto, NodeProto, checker, helper, numpy_helper, shape_inference

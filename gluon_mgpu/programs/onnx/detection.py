@@ -4,7 +4,7 @@ import numpy
 from .building import by_name, require, require_fixed
 
 
-def _roialign(g, op, X, rois, pooled_size, spatial_scale, sample_ratio=-1, position_sensitive=False, aligned=False):
+def _roialign(g, X, rois, pooled_size, spatial_scale, sample_ratio=-1, position_sensitive=False, aligned=False):
     require(not position_sensitive, 'position_sensitive')
     rows = g.Squeeze(g.cast(g.Slice(rois, [0], [1], [1]), 'int64'), [1])
     return g.RoiAlign(X, g.Slice(rois, [1], [5], [1]), rows, output_height=pooled_size[0], output_width=pooled_size[1],

@@ -20,7 +20,7 @@ def _softmax(g, op, X, length=None, axis=-1, temperature=1):
     return g.Where(mask, g.Softmax(g.Where(mask, Y, -1e30), axis=axis), 0.0)
 
 
-def _sequencemask(g, op, X, length=None, axis=0, value=0):
+def _sequencemask(g, X, length=None, axis=0, value=0):
     if length is None:
         return X
     missing = [i for i in range(X.rank) if i != 1 - axis]  # the rows are on axis 1 or 0
@@ -54,7 +54,7 @@ def _var(g, op, X, axis=None, ddof=0, keepdims=False):
     return g.Sqrt(Y) if op.kind == 'std' else Y
 
 
-def _einsum(g, op, *X, subscripts):
+def _einsum(g, *X, subscripts):
     """Return Einsum with small letters, because old runtimes have no others, in the same order."""
     letters = sorted({*filter(str.isalpha, subscripts)})
     return g.Einsum(*X, equation=subscripts.translate({ord(letter): 97 + i for i, letter in enumerate(letters)}))
@@ -109,7 +109,7 @@ def _attention_values(g, op, X, weights, heads, parts):
 
 CONVERTERS: Converters = {
     **by_name(_softmax, _softmaxoutput, _sequencemask, _reduce, _argmax, _topk, _matmul, _einsum),
-    'softmaxactivation': lambda g, op, X, mode='instance': g.Softmax(X, axis=1 if mode == 'channel' else -1),
+    'softmaxactivation': lambda g, X, mode='instance': g.Softmax(X, axis=1 if mode == 'channel' else -1),
     'sort': functools.partial(_topk, k=0, is_ascend=True, ret_typ='value'),
     'argsort': functools.partial(_topk, k=0, is_ascend=True),
     'linalggemm2': lambda g, op, A, B, alpha=1, transpose_a=False, transpose_b=False: g.Mul(

@@ -36,7 +36,7 @@ def _pooling(g, op, X, kernel=None, pool_type='max', global_pool=False, stride=N
     return g.add(operator, X, kernel_shape=kernel, strides=strides, pads=pads)
 
 
-def _adaptiveavgpooling2d(g, op, X, output_size=1):
+def _adaptiveavgpooling2d(g, X, output_size=1):
     sizes = (as_list(output_size) * 2)[:2]
     if sizes == [1, 1]:
         return g.GlobalAveragePool(X)
@@ -52,20 +52,20 @@ def _averages(size, parts):
     return (inside / inside.sum(axis=1, keepdims=True)).astype('float32')
 
 
-def _fullyconnected(g, op, X, W, *bias, flatten=True):
+def _fullyconnected(g, X, W, *bias, flatten=True):
     if flatten or X.rank == 2:
         return g.Gemm(X if X.rank == 2 else g.Flatten(X), W, *bias, transB=1)
     Y = g.MatMul(X, g.Transpose(W))
     return g.Add(Y, *bias) if bias else Y
 
 
-def _batchnorm(g, op, X, gamma, *arrays, axis=1, eps=1e-3, fix_gamma=True):
+def _batchnorm(g, X, gamma, *arrays, axis=1, eps=1e-3, fix_gamma=True):
     gamma = numpy.ones(gamma.shape, 'float32') if fix_gamma else gamma
     Y = g.BatchNormalization(g.swap(X, X.rank, 1, axis), gamma, *arrays, epsilon=eps)
     return g.swap(Y, X.rank, 1, axis)
 
 
-def _layernorm(g, op, X, gamma, beta, axis=-1, eps=1e-5):
+def _layernorm(g, X, gamma, beta, axis=-1, eps=1e-5):
     Y = g.swap(X, X.rank, -1, axis)
     Y = g.Sub(Y, g.ReduceMean(Y, [-1]))  # because onnxruntime before 1.24 computes E[x^2] - E[x]^2
     return g.swap(g.LayerNormalization(Y, gamma, beta, epsilon=eps), X.rank, -1, axis)
@@ -79,7 +79,7 @@ def _groupnorm(g, op, X, gamma, beta, num_groups=1, eps=1e-5):
     return g.reshape(g.Add(g.Mul(Y, gamma), beta), op.output)
 
 
-def _l2normalization(g, op, X, mode='instance', eps=1e-10):
+def _l2normalization(g, X, mode='instance', eps=1e-10):
     axes = {'instance': range(1, X.rank), 'channel': [1], 'spatial': range(2, X.rank)}[mode]
     return g.Div(X, g.Sqrt(g.Add(g.ReduceSumSquare(X, [*axes]), eps)))
 
@@ -106,7 +106,7 @@ def _bilinearresize2d(g, op, X, *_, align_corners=True):
     return Y
 
 
-def _rnn(g, op, X, params, *states, mode, state_size, num_layers, bidirectional=False, projection_size=None,
+def _rnn(g, X, params, *states, mode, state_size, num_layers, bidirectional=False, projection_size=None,
          lstm_state_clip_min=None, use_sequence_length=False):
     require(projection_size is None and lstm_state_clip_min is None, 'projection or clipping')
     require(not use_sequence_length, 'use_sequence_length, which MXNet ignores on CPUs')
@@ -140,7 +140,7 @@ def _rnn(g, op, X, params, *states, mode, state_size, num_layers, bidirectional=
 CONVERTERS: Converters = {
     **by_name(_convolution, _pooling, _adaptiveavgpooling2d, _fullyconnected, _batchnorm, _layernorm, _groupnorm,
               _l2normalization, _upsampling, _bilinearresize2d, _rnn),
-    'instancenorm': lambda g, op, *X, eps=1e-3: g.InstanceNormalization(*X, epsilon=eps),
-    'lrn': lambda g, op, X, nsize, alpha=1e-4, beta=0.75, knorm=2: g.LRN(
+    'instancenorm': lambda g, *X, eps=1e-3: g.InstanceNormalization(*X, epsilon=eps),
+    'lrn': lambda g, X, nsize, alpha=1e-4, beta=0.75, knorm=2: g.LRN(
         X, size=nsize, alpha=float(alpha), beta=float(beta), bias=float(knorm)),
 }

@@ -3,7 +3,7 @@ from math import inf
 
 import pytest
 from exported import Lambda, check, random
-from operators import check_both, check_older, check_symbols, mxnet_1, whole
+from operators import check_older, check_symbols, mxnet_1, whole
 from slow import slow
 
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, np
@@ -89,11 +89,6 @@ def test_broadcast_remainders():
     check_older('F.broadcast_mod(X, Y)', whole(4, 3, 5), whole(4, 1, 5))
 
 
-@pytest.mark.parametrize('scalar', [0.5, 1, 2, 3.0])
-def test_smooth_l1(scalar):
-    check_both(f'F.smooth_l1(X, scalar={scalar})', np.concatenate([whole(4, 20), whole(4, 20) / 4], axis=1))
-
-
 @pytest.mark.parametrize('array', [whole(4, 3), random(4, 3)])
 def test_sign(array):
     check(Lambda(lambda F, X: F.np.sign(X)), [array])
@@ -124,7 +119,7 @@ def test_float64_inside_a_network(code):
 @pytest.mark.parametrize('dtype', ['int32', 'int64'])
 @pytest.mark.parametrize('code', [
     'F.exp(X)', 'F.sqrt(F.abs(X))', 'F.log(F.abs(X) + 1)', 'F.log1p(F.abs(X))', 'F.square(X)', 'F.rsqrt(F.abs(X) + 1)',
-    'F.reciprocal(F.abs(X) + 1)', 'F.smooth_l1(X)', 'F.floor(X)', 'X ** 2', 'F.relu(X)', 'F.add_n(X, X)',
+    'F.reciprocal(F.abs(X) + 1)', 'F.floor(X)', 'X ** 2', 'F.relu(X)', 'F.add_n(X, X)',
     'F.abs(X)', 'F.sign(X)', 'F.negative(X)', 'F.clip(X, -1, 2)', 'F.max(X, axis=1)', 'F.sum(X, axis=1)',
     'F.add_n(X, X, X)', 'F.SequenceMask(X, F.cast(F.slice_axis(F.abs(X), axis=1, begin=0, end=1).reshape((-1,)), '
     'dtype="float32") % 4, use_sequence_length=True, axis=1, value=-1)'])

@@ -24,7 +24,7 @@ from gluon_mgpu.data import load_data
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np, npx
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.programs import predict
-from gluon_mgpu.programs.load_run import load_run, run_to_load, trained_network
+from gluon_mgpu.programs.load_run import load_run, run_to_load
 from gluon_mgpu.programs.onnx import export
 from gluon_mgpu.programs.onnx.graph import semantics_of
 from gluon_mgpu.programs.onnx.writing import to_onnx
@@ -159,62 +159,6 @@ def test_a_run_that_was_stopped_within_an_epoch(chapter, capsys):
                                               'epoch 2 of 2\n')
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not REAL.is_dir(), reason=f'no Fashion-MNIST in {REAL.parent.name}/{REAL.name} beside the project')
-@pytest.mark.parametrize('module', [scratch, concise])
-def test_the_accuracy_on_fashion_mnist(module, tmp_path, devices, long):
-    """The model gives each of the 10,000 test rows the same class as the network."""
-    if module is concise and not long:
-        pytest.skip('ResNet-18 on 10,000 rows takes a minute: --long')
-    out, model, device = tmp_path / 'run', tmp_path / 'a.onnx', devices[0]
-    assert module.main(['--dataset', 'fashion-mnist', '--data-dir', str(REAL), '--batch-size', '64', '--no-plot',
-                        '--num-epochs', '2', '--train-size', '20000' if module is scratch else '1024',
-                        *devices_flag([device]), '--out-dir', str(out)]) == 0
-    assert export.main([str(out), '--out', str(model)]) == 0
-    net, _, _ = trained_network(out)
-    count_right = 0
-    for X, y in load_data('fashion-mnist', 256, REAL)[1]:
-        found = run_model(model, X.asnumpy())
-        assert_equal(found, net(X.as_in_ctx(device)).asnumpy())
-        count_right += (found.argmax(axis=1) == y.asnumpy()).sum()
-    assert count_right == round(10000 * float(history(out)[-1]['test_acc']))
-
-
-@pytest.fixture
-def exported(tmp_path, monkeypatch):
-    """The network of the files net-symbol.json and net-0000.params of ``net.export``."""
-    net = gluon.nn.HybridSequential()
-    net.add(gluon.nn.Conv2D(4, 3, activation='relu'), gluon.nn.BatchNorm(), gluon.nn.Dense(3))
-    net.initialize()
-    net.hybridize()
-    net(np.zeros((1, 2, 8, 8)))
-    monkeypatch.chdir(tmp_path)
-    net.export('net')
-    return net
-
-
-def test_the_files_of_net_export(exported, capsys):
-    flags = ['net-symbol.json', 'net-0000.params', '--shape', '1,2,8,8']
-    assert export.main(flags) == 0
-    example, model = capsys.readouterr().out.splitlines()
-    assert example == 'example: data (1, 2, 8, 8), float32, random numbers from 0 to 1; seed 0'
-    assert model.startswith('model: net.onnx, checked in onnxruntime: ')
-    assert export.main([*flags, '--out', 'other.onnx']) == 0
-    assert Path('other.onnx').read_bytes() == Path('net.onnx').read_bytes()
-    X = numpy.random.default_rng(0).random((5, 2, 8, 8), 'float32')
-    found, = onnxruntime.InferenceSession('net.onnx').run(None, {'data': X})
-    assert_equal(found, exported(np.array(X)).asnumpy())
-
-
-def test_parameters_that_the_graph_does_not_use(exported):
-    """They are left out, as in a graph that was cut off before the last layers."""
-    params = mx.nd.load('net-0000.params')
-    mx.nd.save('more.params', {**params, 'arg:unused': next(iter(params.values()))})
-    for name, out in (('more.params', 'a.onnx'), ('net-0000.params', 'b.onnx')):
-        assert export.main(['net-symbol.json', name, '--shape', '1,2,8,8', '--out', out]) == 0
-    assert Path('a.onnx').read_bytes() == Path('b.onnx').read_bytes()
-
-
 @pytest.fixture
 def module_files(tmp_path, monkeypatch):
     """A function that writes the checkpoint of a Module and returns its results for an array in prediction mode."""
@@ -233,19 +177,15 @@ def module_files(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no Module')
-@pytest.mark.parametrize('loss, shape, label', [
-    (lambda X: mx.sym.SoftmaxOutput(X, name='loss'), (2, 5), (2,)),
-    (lambda X: mx.sym.SoftmaxOutput(X, name='loss'), (2, 3, 5), (2, 3, 3)),  # over both other axes
-    (lambda X: mx.sym.SoftmaxOutput(X, name='loss', multi_output=True), (2, 3, 5), (2, 3)),
-    (lambda X: mx.sym.SoftmaxOutput(X, name='loss', preserve_shape=True), (2, 3, 5), (2, 3)),
-    (lambda X: mx.sym.SoftmaxOutput(X, mx.sym.reshape(mx.sym.var('loss_label'), shape=(-1,))), (2, 5), (2, 1)),
-    (lambda X: mx.sym.LogisticRegressionOutput(X, name='loss'), (2, 5), (2, 3)),
-    (lambda X: mx.sym.LinearRegressionOutput(X, name='loss'), (2, 5), (2, 3)),
-])
-def test_the_checkpoint_of_a_module(loss, shape, label, module_files):
+@pytest.mark.parametrize('loss, settings, shape, label', [
+    ('SoftmaxOutput', {}, (2, 5), (2,)), ('SoftmaxOutput', {}, (2, 3, 5), (2, 3, 3)),  # over both other axes
+    ('SoftmaxOutput', {'multi_output': True}, (2, 3, 5), (2, 3)),
+    ('SoftmaxOutput', {'preserve_shape': True}, (2, 3, 5), (2, 3)),
+    ('LogisticRegressionOutput', {}, (2, 5), (2, 3)), ('LinearRegressionOutput', {}, (2, 5), (2, 3))])
+def test_the_checkpoint_of_a_module(loss, settings, shape, label, module_files):
     """The model needs no labels, and its parameters have the names of the file."""
     data = numpy.random.default_rng(0).random(shape, 'float32')
-    expected = module_files(loss, data, label)
+    expected = module_files(lambda X: getattr(mx.sym, loss)(X, name='loss', **settings), data, label)
     assert export.main(['old net-symbol.json', 'old net-0012.params', '--shape', ','.join(map(str, shape))]) == 0
     session = onnxruntime.InferenceSession('old net.onnx')
     assert [value.name for value in session.get_inputs()] == ['data']

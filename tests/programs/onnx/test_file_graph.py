@@ -44,22 +44,17 @@ def test_the_outputs_have_the_names_of_the_layers(run):
         assert [value.name for value in onnx.load('net.onnx').graph.output] == [*names]
 
 
-@pytest.mark.parametrize('dtype', ['', ',int32'])
+@pytest.mark.parametrize('dtype', ['float32', 'int32'])
 @pytest.mark.parametrize('network, size', [
-    (lambda words: mx.sym.Embedding(words, input_dim=50, output_dim=2, name='table'), 50),
     (lambda words: mx.sym.Embedding(mx.sym.Cast(mx.sym.transpose(words), dtype='int32'), input_dim=50, output_dim=2,
                                     name='table'), 50),
     (lambda words: mx.sym.take(mx.sym.var('table_weight'), words), 50),
-    (lambda words: mx.sym.one_hot(words, depth=6), 6),
-])
+    (lambda words: mx.sym.one_hot(words, depth=6), 6)])
 def test_indices_are_valid_integers(network, size, dtype, run):
     network(mx.sym.var('words')).save('net-symbol.json')
     mx.nd.save('net-0000.params', {'table_weight': mx.nd.array(numpy.random.default_rng(0).random((50, 2)))})
-    status, line = run(*FILES, '--shape', f'2,7{dtype}')
-    assert status == 0, line
-    assert line == f'example: words (2, 7), {dtype[1:] or "float32"}, random integers from 0 to {size - 1}; seed 0'
-    kind = {'': onnx.TensorProto.FLOAT, ',int32': onnx.TensorProto.INT32}[dtype]
-    assert onnx.load('net.onnx').graph.input[0].type.tensor_type.elem_type == kind
+    assert run(*FILES, '--shape', f'2,7,{dtype}') == (
+        0, f'example: words (2, 7), {dtype}, random integers from 0 to {size - 1}; seed 0')
 
 
 def test_other_integers(run):

@@ -172,20 +172,13 @@ def test_names_that_are_given_twice(run):
 
 def test_names_that_are_not_ascii(run):
     """Files, layers and inputs."""
-    exported(chain(nn.Dense(3)), random(2, 5), name='größe')
-    weight, bias = sorted(mx.nd.load('größe-0000.params'), key=len, reverse=True)
-    params = {'arg:重み': mx.nd.load('größe-0000.params')[weight], 'arg:偏り': mx.nd.load('größe-0000.params')[bias]}
-    graph = json.loads(Path('größe-symbol.json').read_text('utf-8'))
-    new = {weight[4:]: '重み', bias[4:]: '偏り', 'data': 'данные'}
-    for node in graph['nodes']:
-        node['name'] = new.get(node['name'], 'выход')
-    Path('größe-symbol.json').write_text(json.dumps(graph, ensure_ascii=False), 'utf-8')
-    mx.nd.save('größe-0000.params', params)
+    symbol = mx.sym.FullyConnected(mx.sym.var('данные'), mx.sym.var('重み'), num_hidden=3, no_bias=True, name='выход')
+    symbol.save('größe-symbol.json')
+    mx.nd.save('größe-0000.params', {'arg:重み': mx.nd.ones((3, 5))})
     status, line = run('größe-symbol.json', 'größe-0000.params', '--shape', '2,5')
     assert status == 0, line
     found = onnx.load('größe.onnx').graph
-    assert [value.name for value in (*found.input, *found.output)] == ['данные', 'выход']
-    assert {array.name for array in found.initializer} == {'重み', '偏り'}
+    assert [value.name for value in (*found.input, *found.initializer, *found.output)] == ['данные', '重み', 'выход']
 
 
 def test_file_names_that_are_not_utf_8(net, run):
@@ -221,18 +214,14 @@ def test_the_order_of_several_inputs(run):
 @pytest.mark.parametrize('change', [str, str.lower])
 def test_settings_in_lower_case(change, run):
     """MXNet.jl and the Scala front end write false."""
-    data = mx.sym.var('data')
-    pooled = mx.sym.Pooling(data, kernel=(2,), pool_type='avg', pad=(1,), count_include_pad=False, global_pool=False)
-    saved(mx.sym.sum(pooled, axis=1, keepdims=False, exclude=True), unused=[1])
+    saved(mx.sym.sum(mx.sym.var('data'), axis=1, keepdims=False, exclude=True), unused=[1])
     graph = json.loads(Path('net-symbol.json').read_text())
-    for node in graph['nodes']:
-        node['attrs'] = {name: change(value) if value in ('True', 'False') else value
-                         for name, value in node.get('attrs', {}).items()}
+    attrs = graph['nodes'][1]['attrs']
+    attrs.update({name: change(attrs[name]) for name in ('keepdims', 'exclude')})
     Path('net-symbol.json').write_text(json.dumps(graph))
     assert run(*FILES, '--shape', '2,3,8')[0] == 0
     X = numpy.random.default_rng(0).random((2, 3, 8), 'float32')
-    means = [X[:, :, 0], *((X[:, :, i] + X[:, :, i + 1]) / 2 for i in range(7)), X[:, :, 7]]
-    assert abs(results('net.onnx', X)[0] - numpy.sum(means, axis=(0, 1))).max() < 1e-4
+    assert abs(results('net.onnx', X)[0] - X.sum(axis=(0, 2))).max() < 1e-4
 
 
 def test_a_custom_operator(run):
@@ -280,14 +269,11 @@ def test_operators_with_which_mxnet_reads_foreign_memory(node, run, monkeypatch)
 
 
 @pytest.mark.parametrize('nodes, heads', [
-    ([{'op': 'exp'}], [[2, 0, 0]]), ([{'op': 'exp'}], [[999, 0, 0]]), ([{'op': 'exp'}], [[-1, 0, 0]]),
-    ([{'op': 'exp'}], [[1, 1, 0]]), ([{'op': 'exp'}], [[0, 3, 0]]), ([{'op': 'exp'}], [['1', 0, 0]]),
-    ([{'op': 'exp'}], [[1]]), ([{'op': 'exp'}], [1]), ([{'op': 'exp'}], 1),
+    *[([{'op': 'exp'}], heads) for heads in ([[2, 0, 0]], [[-1, 0, 0]], [[1, 1, 0]], [[0, 3, 0]], [['1', 0, 0]], [[1]],
+                                             [1], 1)],
     *[([{'op': 'exp', 'inputs': inputs}], None) for inputs in (
-        [[999, 0, 0]], [[1, 0, 0]], [[0, 1, 0]], [[0, 10**6, 0]], [[-1, 0, 0]], [[True, 0, 0]], [[0.0, 0, 0]], [[]],
-        [0], 1)],
-    ([{'op': 'exp', 'name': 5}], None), ([{'op': 5}], None), ([{'op': 'exp', 'inputs': None}], None),
-    ([{'op': 'exp', 'control_deps': [999]}], None),
+        [[999, 0, 0]], [[1, 0, 0]], [[0, 10**6, 0]], [[-1, 0, 0]], [[True, 0, 0]], [[0.0, 0, 0]], [[]], 1, None)],
+    *[([{'op': 'exp', **more}], None) for more in ({'name': 5}, {'op': 5}, {'control_deps': [999]})],
     ([{'op': 'SliceChannel', 'attrs': {'num_outputs': '2'}}, {'op': 'exp', 'inputs': [[1, 2, 0]]}], None)])
 def test_a_graph_with_impossible_places(nodes, heads, run):
     """MXNet would read beyond its memory."""

@@ -20,9 +20,9 @@ from ..mxnet_setup.runtime import environment
 from ..outputs.plot import AccuracyCurve
 from ..outputs.timeline.record import Timeline, check_profiler
 from ..parallel.workers import Workers
-from ..training.callback import Callback, Patience, epochs_since_best
+from ..training.callback import Callback, Patience
 from ..training.evaluate import evaluate_accuracy_gpus
-from ..training.history import EpochResult, summary
+from ..training.history import summary
 from ..training.run import Run
 from ..training.schedules import schedule
 from ..training.signals import StopSignals
@@ -145,18 +145,11 @@ class Job:
             check_position(self.resumed, len(self.data[0]))
         record_resume(self.resumed, self.config, changed)
         line = f'resuming from {checkpoint}' if checkpoint else f'{folder} has no checkpoint yet: starting anew'
-        if checkpoint and self._is_complete(metadata['run']):
-            line += ', the end of the run: to train longer, give a larger --num-epochs or --patience'
+        if checkpoint and len(metadata['run']['history']) >= self.settings['num_epochs']:
+            line += ', the end of the run: to train longer, give a larger --num-epochs'
         self.log('; '.join([line, *(f'{name} {or_none(now)} instead of {or_none(before)}'
                                     for name, (before, now) in changed.items())]))
         return folder
-
-    def _is_complete(self, state: dict) -> bool:
-        """Return True if a run has come to its end."""
-        accuracies = [EpochResult(*epoch).test_acc for epoch in state['history']]
-        patience = not state['num_batches'] and self.settings['patience']  # within an epoch, `Patience` stops after it
-        return len(accuracies) >= self.settings['num_epochs'] or bool(
-            patience and accuracies and epochs_since_best(accuracies) >= patience)
 
     def train(self) -> None:
         """Call the chapter's ``train`` with a `Run` that writes to the run's folder, and print the results."""

@@ -32,7 +32,6 @@ class Setting:
     metavar: str = 'N'           # of a value without choices
     default_text: str = ''       # a description of the default None
     page: str = ''               # of docs/
-    accepts: str = ''            # the types that `train` accepts, if more than `kind` and that of the default
     fixed: bool = False          # a resumed run cannot change it, because its earlier steps would not fit another value
 
     @property
@@ -48,11 +47,6 @@ class Setting:
     def default_of(self, chapter: str) -> Any:
         """Return the default in a chapter."""
         return CHAPTERS[chapter].defaults.get(self.name, self.default)
-
-    @property
-    def annotation(self) -> str:
-        """Return the types of the argument of ``train``."""
-        return (self.accepts or self.kind.__name__) + (' | None' if self.default is None else '')
 
     def checked(self, name: str, value: Any) -> Any:
         """Return a valid value; raise ValueError, with this name of the setting, for another one."""
@@ -93,7 +87,7 @@ SHARED = (
     Setting('num_gpus', 'number of devices: GPUs, or CPU contexts on a machine without GPUs',
             check=_from(1, MAX_DEVICES), kind=int, default_text='2, or 1 on a machine with one GPU'),
     Setting('devices', "names of devices: 'gpu:0,gpu:1', 'cpu:0-3', 'gpu:all' (NVIDIA GPUs), 'cpu:all' (one CPU "
-            'context per core)', check=_devices, metavar='LIST', accepts='Sequence[Context] | str',
+            'context per core)', check=_devices, metavar='LIST',
             default_text='the first, as many as --num-gpus', page='devices.md#naming-devices'),
     Setting('batch_size', 'images in a batch, over all devices', 256, _from(1), int, metavar='ROWS', fixed=True),
     Setting('lr', 'learning rate', 0.1, lambda name, value: value if callable(value) else positive(name, value), float,
@@ -104,7 +98,7 @@ SHARED = (
     Setting('seed', 'seed of the initial parameters and the order of the images', 0, _from(0), int, fixed=True),
     Setting('allreduce', 'algorithm that sums the gradients', choices=['star', *ALGORITHMS], or_function=True,
             default_text='as in the book, a star: sum on the first device, then copy to the others',
-            accepts='Callable | str', page='allreduce.md'),
+            page='allreduce.md'),
     Setting('dtype', 'precision of the convolutions; bfloat16 needs a CPU with avx512_bf16, float16 needs GPUs (not '
             'tested); both need MXNet 1.9', 'float32', choices=DTYPES, fixed=True),
     Setting('optimizer', 'how the parameters are updated; adam needs a smaller learning rate, such as 0.001', 'sgd',
@@ -120,8 +114,7 @@ SHARED = (
             False, kind=bool, fixed=True, page='departures.md#how-far-k-devices-equal-one'),
 )
 # Arguments of `train` only
-ARGUMENTS = (Setting('data', accepts='tuple'), Setting('run', check=_run, accepts='Run'),
-             Setting('net', accepts='gluon.HybridBlock'))
+ARGUMENTS = (Setting('data'), Setting('run', check=_run), Setting('net'))
 # Flags only
 FLAGS = (
     Setting('lr_schedule', 'cosine: the rate falls to almost 0; step: it is divided by 10 after half and three '

@@ -27,8 +27,8 @@ def with_settings(chapter: str) -> Callable[[Function], Function]:
         *given, _ = signature.parameters.values()
         others = [setting for setting in arguments_of(chapter) if setting.name not in signature.parameters]
         train.__signature__ = signature.replace(parameters=[*given, *(  # type: ignore[attr-defined]
-            inspect.Parameter(setting.name, inspect.Parameter.KEYWORD_ONLY, default=setting.default_of(chapter),
-                              annotation=setting.annotation) for setting in others)])
+            inspect.Parameter(setting.name, inspect.Parameter.KEYWORD_ONLY, default=setting.default_of(chapter))
+            for setting in others)])
         return train
     return decorate
 

@@ -131,17 +131,6 @@ def test_layers_that_are_frozen_before_or_after_a_checkpoint(frozen, devices, tm
     assert ends[0] == ends[1]
 
 
-def test_an_optimizer_state_that_mxnet_has_dropped(devices, tmp_path):
-    """`set_data` drops the KVStore and the momentum in it; the next step starts with a new one."""
-    net, trainer = dense(devices, optimizer='sgd', optimizer_params={'momentum': 0.9})
-    train_dense(net, trainer, [0, 1])
-    net.weight.set_data(np.ones((2, 3)))
-    checkpoint.save(tmp_path / 'a', net, trainer)
-    end = train_dense(net, trainer, [2, 3])
-    checkpoint.load(tmp_path / 'a', net, trainer)
-    assert train_dense(net, trainer, [2, 3]) == end
-
-
 def test_an_optimizer_with_other_settings_is_rejected_and_not_changed(devices, tmp_path):
     settings = {'sgd': {}, 'momentum': {'momentum': 0.9}}
     for saved, loaded in (settings, list(settings)[::-1]):
@@ -169,20 +158,6 @@ def test_lbsgd_is_rejected(devices, tmp_path):
     with pytest.raises(ValueError, match='LBSGD keeps more than arrays and numbers: checkpoints cannot hold'):
         checkpoint.save(tmp_path / 'a', net, trainer)
     assert not (tmp_path / 'a').exists()
-
-
-def test_states_follow_the_weights_to_their_device(device_list, tmp_path):
-    """Of another device than the first, to which MXNet's key-value store moves the weights."""
-    def contexts(loop):
-        states = loop.trainer._kvstore._updater.states
-        return {i: state.context for i, state in states.items()}
-
-    devices = device_list(3)[1:]
-    whole = Loop(devices, 'momentum').train(1)
-    checkpoint.save(tmp_path / 'a', whole.net, whole.trainer)
-    resumed = Loop(devices, 'momentum')
-    checkpoint.load(tmp_path / 'a', resumed.net, resumed.trainer)
-    assert contexts(resumed.train(1)) == contexts(whole.train(1))
 
 
 @pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no networks of mx.nd')

@@ -4,7 +4,7 @@ import re
 import pytest
 from runs import outcome, run
 
-from gluon_mgpu import concise, scratch
+from gluon_mgpu import scratch
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.checkpoints.checkpoint_callback import CheckpointCallback
 from gluon_mgpu.checkpoints.run_folder import checkpoints
@@ -68,17 +68,6 @@ def test_a_parameter_that_is_nan_is_never_saved(at, every, devices, batches, tmp
     count('a parameter that is NaN: ended, not saved')
 
 
-def test_a_parameter_that_is_nan_after_an_evaluation(devices, batches, tmp_path):
-    class PoisonAtEnd(Callback):
-        def epoch_end(self, run):
-            run.net[-1][0][:] = float('nan')
-
-    train_iter = batches()
-    with pytest.raises(DivergenceError, match='parameter 0 is no longer finite after epoch 1: use a smaller'):
-        scratch.train(len(devices), 16, 0.1, devices=devices, data=(train_iter, [next(iter(train_iter))]),
-                      run=Run(2, quiet=True, callbacks=[PoisonAtEnd(), CheckpointCallback(tmp_path)]))
-
-
 @pytest.mark.parametrize('every', [1, None], ids=['every step', 'every epoch'])
 @pytest.mark.parametrize('at', [2, 6])
 def test_an_engine_error_ends_the_run_and_nothing_is_saved_afterwards(at, every, devices, batches, tmp_path, count):
@@ -99,18 +88,3 @@ def test_an_engine_error_ends_the_run_and_nothing_is_saved_afterwards(at, every,
     assert all(int(path.name[11:19]) < at for path in checkpoints(tmp_path))
     assert len(checkpoints(tmp_path)) == (min(at - 1, 2) if every else at > 4)
     count('an engine error: ended, nothing saved afterwards')
-
-
-@pytest.mark.slow
-def test_concise_saves_no_parameter_that_is_nan(devices, tmp_path, batches, count):
-    class PoisonNet(Callback):
-        def batch_end(self, run):
-            if run.num_steps == 2:
-                next(iter(run.net.collect_params().values())).data(devices[0])[:] = float('nan')
-
-    train_iter = batches()
-    with pytest.raises(DivergenceError, match='use a smaller learning rate'):
-        concise.train(len(devices), 16, 0.1, devices=devices, data=(train_iter, [next(iter(train_iter))]),
-                      run=Run(2, quiet=True, callbacks=[PoisonNet(), CheckpointCallback(tmp_path, every=1)]))
-    assert [path.name for path in checkpoints(tmp_path)] == ['checkpoint-00000001.safetensors']
-    count('a parameter that is NaN: ended, not saved')

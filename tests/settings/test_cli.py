@@ -1,7 +1,6 @@
 """The command line of the chapters: output, files and error messages."""
 import contextlib
 import json
-import os
 import re
 import shlex
 import signal
@@ -20,8 +19,6 @@ from gluon_mgpu.__main__ import PROGRAMS
 from gluon_mgpu.base.program import Stopped
 from gluon_mgpu.data.folders import DownloadError
 from gluon_mgpu.mxnet_setup.compat import gluon
-from gluon_mgpu.networks.precision import check_dtype
-from gluon_mgpu.parallel.allreduce import ALGORITHMS
 from gluon_mgpu.settings.chapters import CHAPTERS
 from gluon_mgpu.settings.settings import ALL
 from gluon_mgpu.training.callback import Callback
@@ -70,15 +67,6 @@ def test_a_complete_run(chapter, tmp_path, capsys, devices, on_devices):
     accuracy = round(20 * float(second['test_acc'])) / 20  # of the 20 rows
     assert (second['test_acc'], lines[4][10:14]) == (f'{accuracy:.4f}', f'{accuracy:.2f}')
     assert (out / 'accuracy.png').read_bytes()[:4] == b'\x89PNG'
-
-
-def test_the_same_seed_gives_the_same_numbers(tmp_path, on_devices):
-    losses = {}
-    for name, seed in (('a', '1'), ('b', '1'), ('c', '2')):
-        assert scratch.main([*SMALL, *on_devices, '--seed', seed, '--quiet', '--no-plot',
-                             '--out-dir', str(tmp_path / name)]) == 0
-        losses[name] = [row['loss'] for row in history(tmp_path / name)]
-    assert losses['a'] == losses['b'] != losses['c']
 
 
 def test_quiet_and_no_plot(tmp_path, capsys, on_devices):
@@ -150,13 +138,6 @@ def test_a_schedule_and_parts(chapter, tmp_path, on_devices):
     assert chapter.main(['--resume', str(out)]) == 0  # it is complete
     resumed = json.loads((out / 'config.json').read_text())
     assert resumed['resumed'][0]['changed'] == {} and {name: resumed[name] for name in expected} == expected
-
-
-@pytest.mark.parametrize('algorithm', [name for name in ALGORITHMS if name != 'star'])
-def test_allreduce_by_name(algorithm, tmp_path, on_devices):
-    out = tmp_path / algorithm
-    assert scratch.main([*SMALL, *on_devices, '--allreduce', algorithm, '--no-plot', '--out-dir', str(out)]) == 0
-    assert json.loads((out / 'config.json').read_text())['allreduce'] == algorithm
 
 
 @pytest.mark.parametrize('chapter, flags, expected', [
@@ -254,31 +235,6 @@ def test_a_signal_before_the_first_batch(chapter, tmp_path, capsys, monkeypatch,
 
 
 @pytest.mark.slow
-def test_bfloat16(tmp_path, on_devices, devices):
-    """A complete run, on processors that support it."""
-    try:
-        check_dtype('bfloat16', devices)
-    except ValueError as error:
-        pytest.skip(str(error))
-    out = tmp_path / 'run'
-    assert concise.main([*SMALL, *on_devices, '--dtype', 'bfloat16', '--no-plot', '--out-dir', str(out)]) == 0
-    assert json.loads((out / 'config.json').read_text())['dtype'] == 'bfloat16'
-    losses = [float(row['loss']) for row in history(out)]
-    assert len(losses) == 2 and all(0 < loss < 100 for loss in losses)
-
-
-@pytest.mark.slow
-def test_a_folder_name_that_the_terminal_cannot_print(tmp_path, on_devices):
-    out = tmp_path / 'gl\u00fch\u2192'
-    program = [sys.executable, '-m', 'gluon_mgpu.scratch', *SMALL, *on_devices, '--out-dir', str(out)]
-    done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=300,
-                          env={**os.environ, 'PYTHONIOENCODING': 'ascii', 'PYTHONUTF8': '1'})
-    assert done.returncode == 0 and 'Error' not in done.stderr  # MXNet 2 prints a line
-    assert r'curve: ' in done.stdout and r'gl\xfch\u2192' in done.stdout
-    assert (out / 'accuracy.png').exists()
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != 'linux', reason='memory can be limited only on Linux')
 @pytest.mark.parametrize('chapter', CHAPTERS)
 def test_out_of_memory(chapter, tmp_path):
@@ -309,19 +265,6 @@ def test_out_of_memory(chapter, tmp_path):
     assert re.fullmatch(rf'{chapter}: out of memory \(.*\): {advice}', line)
     assert 'Traceback' not in done.stderr
     assert (out / 'config.json').exists()
-
-
-def test_timeline_of_too_few_batches(tmp_path, capsys, on_devices):
-    flags = [*SMALL, *on_devices, '--num-epochs', '1', '--no-plot', '--timeline']
-    assert scratch.main([*flags, '--out-dir', str(tmp_path / 'a')]) == 0
-    assert 'no timeline: no step was recorded; it needs at least 6 batches' in capsys.readouterr().out.splitlines()
-
-
-def test_an_output_folder_in_use_is_left_alone(tmp_path, capsys, on_devices):
-    (tmp_path / 'history.csv').write_text('of another run')
-    assert scratch.main([*SMALL, *on_devices, '--out-dir', str(tmp_path)]) == 2
-    assert 'is not an empty folder' in capsys.readouterr().err
-    assert (tmp_path / 'history.csv').read_text() == 'of another run'
 
 
 def test_a_batch_larger_than_the_data(tmp_path, capsys, on_devices):
@@ -359,37 +302,6 @@ def test_the_number_of_devices(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(setup, 'num_mxnet_gpus', lambda: 8)
     assert scratch.main([*SMALL, '--no-plot', '--out-dir', str(tmp_path / '3')]) == 0
     assert asked == [2, 3, 1, 2]
-
-
-def test_divergence_keeps_what_was_recorded(tmp_path, capsys, on_devices):
-    """With far too large a learning rate, there is one line and status 2, and the folder is kept."""
-    out = tmp_path / 'run'
-    assert scratch.main([*SMALL, *on_devices, '--lr', '1e38', '--num-epochs', '9', '--out-dir', str(out)]) == 2
-    err = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(r'scratch: (the loss is \S+ in epoch \d, batch \d|parameter \d is no longer finite after epoch '
-                        r'\d): use a smaller learning rate', err[-1])
-    assert (out / 'config.json').exists()
-
-
-@pytest.mark.slow
-def test_ctrl_c_keeps_what_was_recorded(tmp_path, on_devices):
-    out = tmp_path / 'run'
-    # Jobs in the background of a shell script ignore Ctrl-C, so the program sets its handler again
-    code = ('import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); '
-            'from gluon_mgpu import scratch; sys.exit(scratch.main(sys.argv[1:]))')
-    program = [sys.executable, '-c', code, '--dataset', 'glyphs', '--train-size', '512',
-               '--num-epochs', '100', *on_devices, '--out-dir', str(out)]
-    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        for line in process.stdout:
-            if line.startswith('epoch 2/'):
-                process.send_signal(signal.SIGINT)
-        err = process.stderr.read()
-    assert process.returncode == 130
-    assert re.search(rf'^scratch: stopped (after|in) epoch \d.*; '
-                     rf'resume with: python -m gluon_mgpu.scratch --resume auto --out-dir {out}$', err, re.M)
-    assert 'Traceback' not in err
-    assert len(history(out)) >= 2
-    assert (out / 'accuracy.png').exists()
 
 
 @pytest.mark.parametrize('name', ['', *PROGRAMS])

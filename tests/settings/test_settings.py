@@ -130,8 +130,6 @@ def test_the_signature_of_train_has_all_settings(chapter):
     found = inspect.signature(chapter.train).parameters
     assert [*found][:3] == ['num_gpus', 'batch_size', 'lr'] and found.keys() == values.keys()
     assert all(parameter.default == values[name] for name, parameter in found.items() if name not in GIVEN)
-    assert (found['num_epochs'].annotation, found['devices'].annotation, found['run'].annotation) == (
-        'int', 'Sequence[Context] | str | None', 'Run | None')
 
 
 def test_adam_on_devices_of_one_number():

@@ -97,13 +97,6 @@ def test_the_test_rows_are_evaluated_once(train, evaluated, devices):
     assert evaluated == [(20, on)] * 2
 
 
-def test_the_files_of_a_run_without_validation_rows_are_as_before(train):
-    train('run')
-    assert history('run')[0].keys() == {'epoch', 'seconds', 'loss', 'test_acc', 'images_per_second', 'lr'}
-    config = read_config(Path('run'))
-    assert config['validation_size'] is None and 'validation_digest' not in config and config['train_size'] == 48
-
-
 @pytest.mark.parametrize('chapter', [scratch, slow(concise)])
 @pytest.mark.parametrize('steps', [1, 2, 3])
 def test_a_resumed_run_equals_an_uninterrupted_one(steps, chapter, train, monkeypatch):
@@ -152,11 +145,6 @@ def test_the_best_epoch_and_patience_follow_the_validation_rows(train, monkeypat
     assert status == 0 and len(history('run')) == 4
     assert len(checkpoint.read(f'run/{BEST}')[0]['metadata']['run']['history']) == 2
     assert 'epoch 4/9: loss ' in out and ', validation acc 0.500, ' in out
-
-
-def test_quiet(train):
-    assert re.fullmatch(r'validation acc: [01]\.\d\d, .*\ntest acc: [01]\.\d{4} on 20 test images, after .*\n',
-                        train('run', *HELD_OUT, '--quiet')[1])
 
 
 @pytest.mark.parametrize('size, message', [

@@ -23,8 +23,6 @@ from flags import read_flags, run_example
 from gluon_mgpu import Timer
 from mxnet import np, npx
 
-npx.set_np()
-
 
 def run(X, times: int) -> list:
     """Dispatch `times` products of X with itself; does not block."""

@@ -31,8 +31,6 @@ from flags import read_flags, run_example
 from gluon_mgpu import Timer
 from mxnet import np, npx
 
-npx.set_np()
-
 
 def run(Xs: list, Ws: list, times: int) -> list:
     """Dispatch the products on all devices in turn; does not block."""

@@ -25,8 +25,6 @@ from flags import read_flags, run_example
 from gluon_mgpu import Timer
 from mxnet import np, npx
 
-npx.set_np()
-
 
 class Owl:
     """Devices of a program, one of which is current."""

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no network
 def synchronized(code: str) -> str:
     """Return the program with the step of synchronized batch norm."""
     step = textwrap.indent(blocks()['synchronized'], '    ')
-    code, count = re.subn(r'^    with autograd\.record.*?(?=^    prepare)', lambda _: step, code, flags=re.M | re.S)
+    code, count = re.subn(r'^    with autograd\.record.*?(?=^    d2l.prep)', lambda _: step, code, flags=re.M | re.S)
     assert count == 1
     return code
 
@@ -105,7 +105,7 @@ MISTAKES = {  # in the program: code, what it becomes, and words of the report
     'rows of a shard': ('step(batch_size)', 'step(len(shards[2][0]))', 'divide'),
     'mean loss': ('label) for', 'label).mean() for', 'without means'),
     'kvstore=None': ('0.1})', '0.1}, kvstore=None)', "kvstore='device'"),
-    'old gradients': ('prepare_idle_devices(net, y, devices)', '', 'without rows'),
+    'old gradients': ('d2l.prepare_idle_devices(net, y, devices)', '', 'without rows'),
 }
 
 

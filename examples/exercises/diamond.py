@@ -28,8 +28,6 @@ import numpy
 from common import median_seconds, read_flags, run_example
 from mxnet import np, npx
 
-npx.set_np()
-
 
 def branch(A, W, times: int):
     """Multiply `times` times by W, on its device."""

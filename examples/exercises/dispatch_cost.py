@@ -25,8 +25,6 @@ from common import median_seconds, read_flags, run_example
 from gluon_mgpu import Timer
 from mxnet import np, npx
 
-npx.set_np()
-
 SIZES = (1, 16, 64, 128, 256)
 
 

@@ -24,8 +24,6 @@ import sys
 from common import median_seconds, read_flags, run_example
 from mxnet import np, npx
 
-npx.set_np()
-
 SIZES = (16, 1024, 16384, 262144)
 
 

@@ -17,8 +17,6 @@ from __future__ import annotations
 from common import median_seconds, read_flags, run_example
 from mxnet import np, npx
 
-npx.set_np()
-
 
 def chains(Xs: list, times: int) -> list:
     """Dispatch a chain of products on each device, each with the result of the one before; return all results."""

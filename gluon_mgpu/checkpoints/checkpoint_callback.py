@@ -102,8 +102,7 @@ class CheckpointCallback(Callback):
         with contextlib.suppress(ValueError):  # also if there is no epoch yet
             state = checkpoint.read(path)[0]['metadata'].get('run')
             check_state(state)
-            history = [EpochResult(*epoch) for epoch in state['history']]
-            return history == run.history[:_best_epoch(run)] and not state['num_batches']
+            return [EpochResult(*epoch) for epoch in state['history']] == run.history[:_best_epoch(run)]
         return False
 
     def save_on_stop(self, run: Run, signum: int) -> Stopped:

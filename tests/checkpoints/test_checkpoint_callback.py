@@ -149,17 +149,6 @@ def test_a_best_epoch_that_cannot_be_written(tmp_path, capsys):
                        'was removed')
 
 
-def test_a_checkpoint_within_an_epoch_is_not_that_of_the_best_one(tmp_path, capsys):
-    """It has the same history, and other parameters."""
-    train(tmp_path, every=1, accuracies=[0.7, 0.5], keep_best=True)
-    (tmp_path / BEST).unlink()
-    checkpoints(tmp_path)[0].unlink()
-    within, = checkpoints(tmp_path)
-    assert within.name == 'checkpoint-00000005.safetensors'
-    train(tmp_path, every=1, accuracies=[0.7, 0.5], keep_best=True, resume=within)
-    assert not (tmp_path / BEST).exists() and f'{tmp_path / BEST} is not of epoch 1' in capsys.readouterr().err
-
-
 @pytest.mark.parametrize('resumed', [False, True])
 def test_workers_keep_their_own_running_statistics_after_a_checkpoint(resumed, tmp_path):
     """A new run begins with those of rank 0."""

@@ -80,7 +80,7 @@ def convert(g: Builder, op: Operator) -> list[str]:
     if all(array.value is not None for array in op.outputs.values()):
         return [g.name(op.outputs[i].value) if i in op.outputs else '' for i in range(max(op.outputs) + 1)]
     if not (converter := CONVERTERS.get(ALIASES.get(op.kind, op.kind))):
-        raise NotImplementedError('which docs/export.md does not list')
+        raise NotImplementedError('which is not in the table of operators')
     results = as_list(call(converter, g, op, op.inputs))
     require(max(op.outputs) < len(results), f'output {max(op.outputs)}')
     return [g.name(Y) for Y in results]

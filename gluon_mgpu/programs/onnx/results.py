@@ -54,7 +54,7 @@ def compare(outputs: Sequence[str], examples: Sequence[Example], has_nan: Callab
     """Return in words how far the results of a model differ from those of the network.
 
     Raises ValueError if they differ by more than rounding explains. `has_nan` returns whether the network computes NaN
-    on its way for some inputs: MXNet's relu, pooling and softmax make other numbers of it, ONNX's do not.
+    on its way for some inputs: MXNet's relu, softmax and others make other numbers of it, ONNX's do not.
     """
     worst = 0.0, outputs[0]
     for i, name in enumerate(outputs):

@@ -38,8 +38,7 @@ def to_onnx(net: Any, path: str | os.PathLike, *examples: Any, input_names: Sequ
 
     Before the file is written, onnxruntime, if installed, computes the examples, random inputs with another batch size,
     and values such as 0. If a result differs from the network's by more than 1e-5 of the largest number in that output,
-    or what the rounding of coordinates explains, or if an operator cannot be converted, nothing is written, and
-    ValueError says why.
+    or if an operator cannot be converted, nothing is written, and ValueError says why.
 
     Parameters
     ----------

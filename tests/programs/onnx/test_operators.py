@@ -57,7 +57,7 @@ def test_where_to_cut(operator, capsys):
     net.export('net')
     assert export.main(['net-symbol.json', 'net-0000.params', '--shape', '2,4']) == 2
     line = capsys.readouterr().err.splitlines()[-1]
-    advice = re.search('which docs/export.md does not list: cut the network before it, (.*), as in docs/', line)
+    advice = re.search('which is not in the table of operators: cut the network before it, (.*), as in docs/', line)
     eval(advice[1], {'mx': mx, 'symbol': mx.sym.load('net-symbol.json')}).save('cut-symbol.json')
     assert export.main(['cut-symbol.json', 'net-0000.params', '--shape', '2,4']) == 0
     for found, layer in zip(run_model('cut.onnx', X), (one, two)):

@@ -74,13 +74,13 @@ def _concat(g, op, *X, dim=1, axis=None):
     return g.Concat(*arrays, axis=axis)
 
 
-def _roll(g, op, X, shift, axis=None):
+def _roll(g, X, shift, axis=None):
     require(axis is not None, 'no axis')
     require_fixed(X, axes=as_list(axis))
+    Y = X
     for by, each in zip(as_list(shift), as_list(axis)):
-        start = -by % op.output.shape[each]
-        X = g.Concat(g.Slice(X, [start], [END], [each]), g.Slice(X, [0], [start], [each]), axis=each)
-    return X
+        Y = g.Gather(Y, numpy.roll(numpy.arange(X.shape[each]), by), axis=each)
+    return Y
 
 
 CONVERTERS: Converters = {

@@ -37,20 +37,21 @@ def special_inputs(inputs: Sequence, operators: list[Operator]) -> dict[str, lis
     named = [name for name in SPECIAL if all(name in ALLOWED[kind] for kind in kinds & ALLOWED.keys())]
     if not named:
         return {}
-    words, is_deciding = [*named, 'random'], any(map(DECIDING.fullmatch, kinds))
-    rngs = [numpy.random.default_rng(seed) for seed, _ in enumerate(inputs, 1)]
-    values = [{name: _special(array.asnumpy(), name, rng) for name in (*words, 'shifted')}
-              for array, rng in zip(inputs, rngs)]
-    if is_deciding:
-        orders = [[words[(i + place) % len(words)] for place, _ in enumerate(inputs)] for i, _ in enumerate(words)]
-        batches = {', '.join(order): [each[name] for each, name in zip(values, order)]
-                   for order in orders if order != ['random']}
+    values = [_values(array.asnumpy(), numpy.random.default_rng(seed)) for seed, array in enumerate(inputs, 1)]
+    batches = {}
+    if any(map(DECIDING.fullmatch, kinds)):
+        words = [*named, 'random']
+        for turn, _ in enumerate(words):
+            order = [words[(turn + place) % len(words)] for place, _ in enumerate(inputs)]
+            batches[', '.join(order)] = [each[name] for each, name in zip(values, order)]
+        batches.pop('random', None)
     else:
-        batches = {', '.join(named): [numpy.choose(numpy.resize(range(len(named)), each['random'].shape),
-                                                   [each[name] for name in named]) for each in values]}
+        batches[', '.join(named)] = [
+            numpy.choose(numpy.resize(range(len(named)), each['random'].shape), [each[name] for name in named])
+            for each in values]
     if named == [*SPECIAL]:
         batches['shifted'] = [each['shifted'] for each in values]
-    return {name: [*map(array_like, inputs, batch)] for name, batch in batches.items()}
+    return {words: [*map(array_like, inputs, batch)] for words, batch in batches.items()}
 
 
 def _kinds(operators: list[Operator]) -> Iterator[str]:
@@ -83,22 +84,22 @@ def _are_indices(values: numpy.ndarray) -> bool:
     return bool(((values >= 0) & (values < 2**31) & (values == values.round())).all())
 
 
-def _special(values: numpy.ndarray, name: str, rng: numpy.random.Generator) -> numpy.ndarray:
-    """Return values of one kind, in any dtype, for an input with the example ``values``; 'negative' has both signs."""
-    dtype, new = values.dtype, _random(values, values.shape, rng)
-    if name in ('zeros', 'ones'):
-        return numpy.full(values.shape, name == 'ones')
-    if name == 'negative' and dtype.kind in 'if':
-        return new * numpy.resize([-1, 1], new.shape)
-    if name == 'large' and dtype.kind in 'iu':
-        largest = int(numpy.iinfo(dtype).max) // 2
-        return rng.integers(max(largest // values.size, min(largest, 127)), size=values.shape, dtype=dtype)
-    if name == 'large' and dtype.kind == 'f':
-        limit = float(numpy.finfo(dtype).max) / 4
-        return numpy.clip(new * 100.0, -limit, limit)
-    if name == 'shifted' and dtype.kind == 'f':
-        return rng.uniform(10000, 10001, values.shape)
-    return new
+def _values(values: numpy.ndarray, rng: numpy.random.Generator) -> dict[str, numpy.ndarray]:
+    """Return values of each kind, in any dtype, for an input with the example ``values``; 'negative' has both signs."""
+    kind, shape = values.dtype.kind, values.shape
+    new = _random(values, shape, rng)
+    found = dict.fromkeys(('negative', 'large', 'shifted', 'random'), new)
+    found.update(zeros=numpy.zeros(shape), ones=numpy.ones(shape))
+    if kind in 'if':
+        found['negative'] = new * numpy.resize([-1, 1], shape)
+    if kind in 'iu':
+        largest = int(numpy.iinfo(values.dtype).max) // 2  # a sum of these does not overflow, if possible
+        found['large'] = rng.integers(max(largest // values.size, min(largest, 127)), size=shape)
+    if kind == 'f':
+        limit = float(numpy.finfo(values.dtype).max) / 4
+        found['large'] = numpy.clip(new * 100.0, -limit, limit)
+        found['shifted'] = rng.uniform(10000, 10001, shape)
+    return found
 
 
 def array_like(array: Any, values: numpy.ndarray) -> Any:

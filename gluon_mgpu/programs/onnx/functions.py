@@ -67,7 +67,7 @@ def _argmax(g, op, X, axis=None, keepdims=False):
 
 
 def _topk(g, op, X, k=1, axis=-1, ret_typ='indices', is_ascend=False):
-    is_flat = op.node['attrs'].get('axis') == 'None'
+    is_flat = op.node.get('attrs', {}).get('axis') == 'None'
     if k < 1:  # all
         axes = range(X.rank) if is_flat else [axis]
         require_fixed(X, axes=axes)

@@ -9,7 +9,7 @@ import numpy
 from ...base.program import reason
 from ...networks.graph_operators import Operator
 from .examples import SPECIAL, array_like
-from .graph import Array, Graph
+from .graph import Graph
 
 TOLERANCE = 1e-5  # of the largest number in an output
 SPECIAL_TOLERANCE = 1e-3  # for values far from the example, where rounding is larger, but a wrong branch larger still
@@ -114,29 +114,25 @@ def with_inputs_to_sort(graph: Graph) -> tuple[Graph, dict[str, Operator]]:
             X, name = op.inputs[0], f'{op.node["name"]}_input'
             outputs.append(X)
             if op.kind == 'boxnms':
-                operators.append(_scores(X, f'{name}_scores', op.settings.get('score_index', 1)))
-                outputs.append(operators[-1].output)
+                column = op.settings.get('score_index', 1)
+                attrs = {'axis': '-1', 'begin': str(column), 'end': str(column + 1)}
+                scores = X._replace(name=f'{name}_scores', shape=(*X.shape[:-1], 1), other=(*X.other[:-1], 1))
+                operators.append(Operator({'op': 'slice_axis', 'name': name, 'attrs': attrs}, [X], {0: scores}))
+                outputs.append(scores)
             variables[name], sorting[name] = X._replace(name=name), op
             op = op._replace(inputs=[variables[name]])
         operators.append(op)
     return Graph(variables, operators, outputs), sorting
 
 
-def _scores(X: Array, name: str, column: int) -> Operator:
-    settings = {'axis': '-1', 'begin': str(column), 'end': str(column + 1)}
-    scores = X._replace(name=name, shape=(*X.shape[:-1], 1), other=(*X.other[:-1], 1))
-    return Operator({'op': 'slice_axis', 'name': name, 'attrs': settings}, [X], {0: scores})
-
-
 def numbers_to_sort(graph: Graph, arrays: dict[str, Any], sorting: dict[str, Operator]) -> dict[str, Any]:
     """Return arrays like those that a network sorts for some `arrays`, with other numbers, of which none are equal."""
+    found = {}
     sorted_arrays = graph.compute([op.inputs[0] for op in sorting.values()], arrays)
-    return {name: _without_equal(op, X) for (name, op), X in zip(sorting.items(), sorted_arrays)}
-
-
-def _without_equal(op: Operator, array: Any) -> Any:
-    X = array.asnumpy()
-    sorted_by = X[..., op.settings.get('score_index', 1)] if op.kind == 'boxnms' else X
-    numbers = numpy.random.default_rng(0).permutation(sorted_by.size).reshape(sorted_by.shape)
-    sorted_by[...] = numbers if X.dtype.kind in 'iu' else (numbers + 1) / numbers.size
-    return array_like(array, X)
+    for (name, op), array in zip(sorting.items(), sorted_arrays):
+        X = array.asnumpy()
+        sorted_by = X[..., op.settings.get('score_index', 1)] if op.kind == 'boxnms' else X
+        numbers = numpy.random.default_rng(0).permutation(sorted_by.size).reshape(sorted_by.shape)
+        sorted_by[...] = numbers if X.dtype.kind in 'iu' else (numbers + 1) / numbers.size
+        found[name] = array_like(array, X)
+    return found

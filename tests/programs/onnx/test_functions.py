@@ -70,3 +70,4 @@ def test_topk_of_equal_numbers(is_ascend):
     """The values are equal; the indices are those of such values, but MXNet may choose others."""
     check_both(f"F.topk(X, k=9, ret_typ='value', is_ascend={is_ascend})", whole(2, 3, 200))
     check_both(f"F.topk(X, k=9, ret_typ='indices', is_ascend={is_ascend})", whole(2, 3, 16))
+    check_both('F.topk(X)', shuffled(2, 3, 16))

@@ -1,6 +1,4 @@
 """Command line of the check: ``python -m gluon_mgpu check mymodule:make mymodule:train_batch``."""
-from __future__ import annotations
-
 import argparse
 import contextlib
 import faulthandler

@@ -1,6 +1,4 @@
 """Compare a user's training step on several devices with the same step on one."""
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -77,36 +75,24 @@ def _same_params(one: Training, several: Training) -> tuple[list[str], int]:
     return _numbered([path for path, _ in alone]), sum(array.grad is not None for _, array in alone)
 
 
-def rounds(several: Training, batch: Sequence) -> bool:
-    """Return whether, on one device, the order of the rows changes the update a bit, as if the step casts."""
-    one = several.on_one_device()
-    before = one.values()[0]
-    after, reordered = (replace(one).step(rows)[0] for rows in (batch, [array[::-1] for array in batch]))
-    change = largest(after, before).max()
-    return LIMIT['float64'] * change < largest(after, reordered).max() < LIMIT[None] * change
-
-
 def updates(training: Training, found: Comparison, batches: Iterable) -> numpy.ndarray:
     """Return what the last batch, after others, changes in the parameters that are wrong, joined, on each device."""
     training = replace(training)
     for batch in batches:
         training.assign(found.before)  # each batch starts from these values
         replicas = training.step(batch)
-    before = [found.before[i] for i in found.wrong]
-    return numpy.stack([_joined_change(before, [replica[i] for i in found.wrong]) for replica in replicas])
-
-
-def _joined_change(before: Iterable, after: Iterable) -> numpy.ndarray:
-    return numpy.concatenate([_difference(new, old).ravel() for old, new in zip(before, after)])
+    changes = [_differences(replica, found.before) for replica in replicas]
+    return numpy.stack([numpy.concatenate([change[i].ravel() for i in found.wrong]) for change in changes])
 
 
 def largest(arrays: Iterable, others: Iterable) -> numpy.ndarray:
     """Return the largest difference of each pair of arrays."""
-    return numpy.array([abs(_difference(a, b)).max(initial=0) for a, b in zip(arrays, others)])
+    return numpy.array([abs(difference).max(initial=0) for difference in _differences(arrays, others)])
 
 
-def _difference(a: numpy.ndarray, b: numpy.ndarray) -> numpy.ndarray:
-    return numpy.subtract(a, b, out=numpy.zeros_like(a), where=a != b)  # 0 for equal infinite numbers
+def _differences(arrays: Iterable, others: Iterable) -> list:
+    return [numpy.subtract(a, b, out=numpy.zeros_like(a), where=a != b)  # 0 for equal infinite numbers
+            for a, b in zip(arrays, others)]
 
 
 def _numbered(names: list[str]) -> list[str]:

@@ -1,6 +1,4 @@
 """Networks, Trainers and arrays in what `make` returns."""
-from __future__ import annotations
-
 import re
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
@@ -68,16 +66,26 @@ def place(path: str, array: Any) -> tuple[str, tuple]:
     return re.sub(r'\d', '', path.partition('.')[0]), array.shape
 
 
-def count_copies(state: Any) -> list[Counter]:
-    """Count arrays without gradients that are shaped like a parameter, such as a moving average, on each device."""
+def arrays_by_device(state: Any) -> list[list[tuple[str, Any]]]:
+    """Return the paths and arrays, except running statistics, on each device that has some with gradients."""
     params = [param for _, param in find_all(state, gluon.Parameter) if not param._differentiable]
     params += [param for _, block in find_all(state, gluon.SymbolBlock) for param in running_statistics(block)]
     statistics = {id(array) for param in params for array in param._data or ()}
-    arrays = [(path, array) for path, array in find_all(state, mx.nd.NDArray) if id(array) not in statistics]
-    shapes = {(array.ctx, array.shape) for _, array in arrays if array.grad is not None}
-    return [Counter(place(path, array) for path, array in arrays
-                    if array.ctx == device and array.grad is None and (device, array.shape) in shapes)
-            for device in {device for device, _ in shapes}]
+    on: dict = {}
+    for path, array in find_all(state, mx.nd.NDArray):
+        if id(array) not in statistics:
+            on.setdefault(array.ctx, []).append((path, array))
+    return [arrays for arrays in on.values() if any(array.grad is not None for _, array in arrays)]
+
+
+def count_copies(state: Any) -> list[Counter]:
+    """Count arrays without gradients that are shaped like a parameter, such as a moving average, on each device."""
+    counts = []
+    for arrays in arrays_by_device(state):
+        shapes = {array.shape for _, array in arrays if array.grad is not None}
+        counts.append(Counter(place(path, array) for path, array in arrays
+                              if array.grad is None and array.shape in shapes))
+    return counts
 
 
 def cast(array: Any, dtype: str) -> None:
@@ -117,6 +125,6 @@ def switch_off(block: gluon.Block, kind: str) -> None:
         block._cached_graph = inputs, build(changed, outputs, type(graph))
     elif kind == 'dropout':
         block._rate = 0
-    elif kind == 'batchnorm':
+    else:
         block._kwargs['use_global_stats'] = True
 

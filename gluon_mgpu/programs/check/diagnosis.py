@@ -1,6 +1,4 @@
 """Find out what is wrong with a training step on several devices."""
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,6 +10,7 @@ from .comparison import Comparison, compare_with_one, largest, updates
 from .user_training import Training
 from .weights import PRECISION, RESIDUAL, explain, number, row_weights
 
+FLOAT16 = 2e-3  # some times the rounding error of float16
 START = ('the devices start with different parameters', 'draw the parameters once, and copy them to all devices')
 COPIES = ('copies without gradients, such as a moving average, a target network or momentum, differ from those of one '
           'device on', 'update them on all devices after every batch, including devices without rows; what each device '
@@ -23,8 +22,8 @@ OPTIMIZER = ("the optimizer's settings or state differ from those of one device"
              'give it the same settings on any number of devices, and update every device after every batch. With '
              'update_on_kvstore=False, each device calls it, and an optimizer that counts its calls or draws random '
              'numbers drifts apart')
-ROUNDING = ('NOT CHECKED: with plain SGD, k devices equal one, and the optimizer may only enlarge rounding errors, as '
-            'Adam does where gradients are 0.', 'Do: check the step without casts, so that it can compute in float64.')
+ROUNDING = ('NOT CHECKED: the differences may be rounding errors, of casts, or of gradients near 0 that Adam enlarges.',
+            'Do: check the step without casts, so that it computes in float64, or with plain SGD.')
 RANDOM = ('NOT CHECKED: the step draws random numbers, such as npx.dropout, and k devices draw others than one; or it '
           'keeps values that make does not return.',
           'Do: for the check, leave random numbers out, or draw them for the whole batch before it is split.', '',
@@ -71,8 +70,11 @@ def _batch(several: Training, found: Comparison, where: str, devices: list[str],
     all_once = weights is not None and numpy.allclose(weights, 1, rtol=0, atol=precision)
     if copies and all_once:
         return copies
-    if (weights is None or all_once) and _is_random(several, found):
-        return [*RANDOM]
+    if weights is None or all_once:
+        if _is_random(several, found):
+            return [*RANDOM]
+        if max(found.rows[i][1] for i in found.wrong) < FLOAT16:
+            return [*ROUNDING]
     if weights is None:
         return [f'{where}. {UNKNOWN}']
     n, k = len(found.batches[-1][0]), len(devices)

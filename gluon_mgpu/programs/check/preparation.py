@@ -1,6 +1,4 @@
 """Find out which arrays and which dtype a user's step takes."""
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterator, Sequence
@@ -46,11 +44,13 @@ def _error(several: Training, batch: Sequence) -> Exception | None:
 
 def prepare(several: Training, batch: Sequence) -> tuple[Training, list[str]]:
     """Find shapes and constants, choose float64 if a step can compute in it; also name dropout and batch norm."""
-    found, layers = _first_step(several, batch)
+    found, layers, exact = _first_step(several, batch)
     several = replace(several, **found)
     numbers = count_copies(several.on_one_device().state) + count_copies(several.state)
     on_all = {key: n for key, n in dict(*numbers[:1]).items() if all(other[key] == n for other in numbers)}
     several = replace(several, copies=on_all)  # without the state, to free its memory
+    if not exact:
+        return several, layers
     try:
         in_float64 = replace(several, dtype='float64')
         in_float64.on_one_device().step(batch)  # first, because errors of several devices are not all raised at once
@@ -60,7 +60,7 @@ def prepare(several: Training, batch: Sequence) -> tuple[Training, list[str]]:
     return replace(in_float64), layers
 
 
-def _first_step(several: Training, batch: Sequence) -> tuple[dict, list[str]]:
+def _first_step(several: Training, batch: Sequence) -> tuple[dict, list[str], bool]:
     one, again = several.on_one_device(), several.on_one_device()
     values, others = ({id(value): value for _, value in find_all(training.state, (gluon.Parameter, mx.nd.NDArray))}
                       for training in (one, again))
@@ -74,4 +74,7 @@ def _first_step(several: Training, batch: Sequence) -> tuple[dict, list[str]]:
     shapes = tuple((path, param.shape) for path, param in params if not param._deferred_init)
     layers = [', '.join(path or 'the network' for path, block in find_all(one.state, gluon.Block)
                         if has_layer(block, kind)) for kind in LAYERS]
-    return {'shapes': shapes, 'constants': constants}, layers
+    # A Trainer that has taken a step keeps its dtype; MXNet's gradients of two recurrent layers are wrong in float64
+    exact = not any(getattr(value, '_kv_initialized', False) or getattr(value, '_num_layers', 1) > 1
+                    for _, value in find_all(again.state, (gluon.Trainer, gluon.rnn.rnn_layer._RNNLayer)))
+    return {'shapes': shapes, 'constants': constants}, layers, exact

@@ -1,6 +1,4 @@
 """Batches of a check, cut from the user's."""
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import repeat
 from typing import Any
@@ -17,8 +15,6 @@ def cut(batches: Iterable, k: int) -> tuple[list, Any]:
     sizes = (4 * k, 3 * k + 1, 4 * k, k - 1, 2 * k + 1, 1)
     read: list = []
     rows = 0
-    if not hasattr(batches, '__iter__') and not hasattr(batches, '__getitem__'):
-        raise ValueError(f'batches is {batches!r:.50}: pass a list of batches, such as [(X, y)]')
     if isinstance(batches, (list, tuple)):
         [*map(_arrays, batches)]  # all, because X of (X, y) may be a pair, and enough for the check
     for batch in batches:
@@ -38,11 +34,8 @@ def cut(batches: Iterable, k: int) -> tuple[list, Any]:
 
 def _arrays(batch: Any) -> list:
     arrays = leaves(batch)
-    lengths: list = [*dict.fromkeys(getattr(array, 'shape', ())[:1] for array in arrays)]
-    if not isinstance(batch, (list, tuple)) or len(batch) != 2 or not arrays or () in lengths:
+    lengths = {getattr(array, 'shape', ())[:1] for array in arrays}
+    if not isinstance(batch, (list, tuple)) or len(batch) != 2 or len(lengths) != 1 or () in lengths:
         raise ValueError(f'batches has {described(batch)} instead of a pair (X, y): pass a list such as [(X, y)], of '
-                         'arrays or tuples of arrays')
-    if len(lengths) > 1:
-        raise ValueError(f'batches has a pair whose arrays have {" and ".join(str(n) for [n] in lengths)} rows: all '
-                         'must have the same number')
+                         'arrays, or tuples of arrays, with the same number of rows')
     return arrays

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import gc
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,7 +15,7 @@ from ...base.program import clear_engine_errors, reason
 from ...mxnet_setup.compat import assign, fill, gluon, make_array, mx, np, npx
 from ...parallel.workers import Workers
 from ...training.parameters import seed_all
-from .contents import cast, find_all, has_layer, place, switch_off
+from .contents import arrays_by_device, cast, find_all, has_layer, place, switch_off
 
 
 @dataclass
@@ -33,7 +32,7 @@ class Training:
     copies: dict = field(default_factory=dict)  # {place: number} of arrays without gradients to compare, on a device
     constants: dict = field(default_factory=dict)  # {id: array} of those that `make` returns at each call
     plain_sgd: bool = False         # instead of a Trainer's optimizer
-    fixed_statistics: bool = False  # of batch norm
+    switched_off: tuple = ('dropout',)  # kinds of layers
     zero_gradients: bool = False    # before each step
     seed: int = 0                   # of the steps
     job: Workers | None = None      # all workers, if `workers` is this one alone
@@ -53,7 +52,7 @@ class Training:
         self._create_deferred(state)
         blocks = [block for _, block in find_all(state, gluon.Block)]
         hybridized = [block for block in blocks if isinstance(block, gluon.HybridBlock) and block._active]
-        for kind in ('dropout', 'batchnorm') if self.fixed_statistics else ('dropout',):
+        for kind in self.switched_off:
             for block in blocks:
                 if has_layer(block, kind):
                     switch_off(block, kind)
@@ -100,6 +99,8 @@ class Training:
                 for _, array in chain(*self.params()):
                     if array.grad is not None:
                         fill(array.grad, 0)
+            if self.job:
+                self._accept_unused()
             seed_all(self.seed, 0)
             X, y = refill(self.lists, map(self._array, batch))
             self.train_batch(state, X, y, self.devices)
@@ -114,6 +115,15 @@ class Training:
         if error or of_others:
             raise error or ValueError(f'the step fails on another worker {of_others}')
         return self.values()
+
+    def _accept_unused(self) -> None:
+        """Let Trainers take parameters that a batch does not use, which they refuse on one device alone."""
+        for _, trainer in find_all(self.state, gluon.Trainer):
+            for param in trainer._params if trainer._kvstore_params['update_on_kvstore'] is not False else []:
+                for array in param._data or []:
+                    if param.grad_req == 'write':
+                        fill(array.grad, 0)
+                        array._fresh_grad = True
 
     def _array(self, data: numpy.ndarray) -> Any:
         dtype: Any = data.dtype
@@ -134,20 +144,15 @@ class Training:
 
     def params(self) -> list:
         """Return [(path, array), ...] of the parameters on each device that has some, first those with gradients."""
-        found: dict = {}
-        seen: Counter = Counter()
-        for path, array in find_all(self.state, mx.nd.NDArray):
-            key = place(path, array)
-            seen[key, array.ctx] += array.grad is None
-            if array.grad is not None or seen[key, array.ctx] <= self.copies.get(key, 0):
-                found.setdefault(array.ctx, []).append((path, array))
-        on = {device: sorted(named, key=lambda pair: pair[1].grad is None) for device, named in found.items()
-              if any(array.grad is not None for _, array in named)}
-        if not on:
+        params = []
+        for arrays in arrays_by_device(self.state):
+            others = [(path, array) for path, array in arrays if array.grad is None]
+            places = [place(path, array) for path, array in others]
+            copies = [pair for i, pair in enumerate(others)
+                      if places[:i].count(places[i]) < self.copies.get(places[i], 0)]
+            params.append([pair for pair in arrays if pair[1].grad is not None] + copies)
+        if not params:
             raise ValueError(f'make returned {type(self.state).__name__} without parameters: return the network, the '
                              'Trainer or the arrays with gradients, also in lists, dicts or as attributes')
-        for device in on:
-            if device not in self.devices:
-                raise ValueError(f'make puts parameters on {device}: use only the devices that it gets, {self.devices}')
-        return [*on.values()]
+        return params
 

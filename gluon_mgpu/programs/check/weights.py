@@ -3,8 +3,6 @@
 The update of plain SGD is a sum of one contribution per row, and each must count once. If a row is replaced, the update
 of a device changes by its weight times the change on a single device.
 """
-from __future__ import annotations
-
 from typing import Any
 
 import numpy

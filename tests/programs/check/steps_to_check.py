@@ -10,7 +10,7 @@ from slow import slow
 from gluon_mgpu import check_data_parallel, concise, scratch
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np
 from gluon_mgpu.parallel.split import split_batch
-from gluon_mgpu.parallel.step import params_with_gradients, prepare_idle_devices
+from gluon_mgpu.parallel.step import gradients, params_with_gradients, prepare_idle_devices
 
 LR = 0.1
 check_two = partial(check_data_parallel, devices=[mx.cpu(0), mx.cpu(1)])  # half of the time of three
@@ -81,41 +81,36 @@ def step_from_scratch(device_params, X, y, devices, mistake='', batch_size=None)
             for param in params:
                 param.grad[:] = 0
     for i in range(len(device_params[0])):
-        gradients = [params[i].grad for params in device_params]
+        grads = [params[i].grad for params in device_params]
         if mistake == 'averages':
-            scratch.allreduce(gradients)
-            for gradient in gradients:
-                gradient /= k
+            scratch.allreduce(grads)
+            for grad in grads:
+                grad /= k
         elif mistake == 'does not sum the biases':
             if i % 2 == 0:
-                scratch.allreduce(gradients)
+                scratch.allreduce(grads)
         elif mistake == 'sums into a new array':
-            total = sum(gradient.as_in_ctx(devices[0]) for gradient in gradients)
-            gradients = [total.as_in_ctx(device) for device in devices]
+            total = sum(grad.as_in_ctx(devices[0]) for grad in grads)
+            grads = [total.as_in_ctx(device) for device in devices]
         elif mistake == 'sums on the first device only':
-            for gradient in gradients[1:]:
-                gradients[0] += gradient.as_in_ctx(devices[0])
+            for grad in grads[1:]:
+                grads[0] += grad.as_in_ctx(devices[0])
         elif mistake == 'misses the last device':
-            scratch.allreduce(gradients[:max(k - 1, 1)])
-            gradients[0].copyto(gradients[-1])
-        elif mistake == 'counts the first device twice':
-            total = sum((gradient.as_in_ctx(devices[0]) for gradient in gradients), gradients[0] * (k > 1))
-            for gradient in gradients:
-                total.copyto(gradient)
+            scratch.allreduce(grads[:max(k - 1, 1)])
+            grads[0].copyto(grads[-1])
         else:
-            scratch.allreduce(gradients)
-    divisor = {'divides by the rows of a shard': len(X_shards[0]), 'divides twice': rows * k}.get(mistake, rows)
+            scratch.allreduce(grads)
+    divisor = len(X_shards[0]) if mistake == 'divides by the rows of a shard' else rows
     for params in device_params[:max(k - 1, 1)] if mistake == 'updates all but the last' else device_params:
         scratch.sgd(params, LR, batch_size or divisor)
 
 
-def make_network(devices, layers=lambda: [gluon.nn.Dense(4)], optimizer='sgd', settings=(), kind=gluon.Trainer,
-                 **options):
+def make_network(devices, layers=lambda: [gluon.nn.Dense(4)], optimizer='sgd', settings=(), **options):
     """Return a network and a Trainer, as in D2L 13.6."""
     net = gluon.nn.HybridSequential()
     net.add(gluon.nn.Dense(5, activation='tanh'), *layers())
     net.initialize(init=init.Normal(0.5), ctx=devices)
-    return net, kind(params_with_gradients(net), optimizer, {'learning_rate': LR, **dict(settings)}, **options)
+    return net, gluon.Trainer(params_with_gradients(net), optimizer, {'learning_rate': LR, **dict(settings)}, **options)
 
 
 def take_gradients(net, X, y, devices):
@@ -131,29 +126,22 @@ def take_gradients(net, X, y, devices):
 def step_with_trainer(state, X, y, devices, mistake=''):
     """Take the step of D2L 13.6.3, possibly with a mistake."""
     net, trainer = state
-    k, rows = len(devices), len(X)
-    if mistake == 'drops the rows that remain':
-        X, y = X[:max(rows // k * k, 1)], y[:max(rows // k * k, 1)]
     X_shards, y_shards = split_batch(X, y, devices)
     with autograd.record():
         ls = [LOSS(net(X_shard), y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
-        if mistake.startswith('means'):
+        if mistake == 'means':
             ls = [l.mean() for l in ls]
     for l in ls:
         l.backward()
     if mistake == 'skips stale gradients':
-        for param in params_with_gradients(net):
-            for device in devices[len(X_shards):]:
-                param.grad(device)[:] = 0
+        for gradient in gradients(net, devices[len(X_shards):]):
+            gradient[:] = 0
     elif mistake != 'a stale gradient':
         prepare_idle_devices(net, X, devices)
     if mistake == 'clips each gradient':
-        for param in params_with_gradients(net):
-            for gradient in param.list_grad():
-                gradient[:] = np.clip(gradient, -0.1, 0.1)
-    divisor = {'means': 1, 'means of devices': len(ls), 'divides by the rows of a shard': len(X_shards[0]),
-               'steps by the number of devices': k * rows, 'steps by one more per device': rows + k}.get(mistake, rows)
-    trainer.step(divisor, ignore_stale_grad=mistake == 'skips stale gradients')
+        for gradient in gradients(net, devices):
+            gradient[:] = np.clip(gradient, -0.1, 0.1)
+    trainer.step(1 if mistake == 'means' else len(X), ignore_stale_grad=mistake == 'skips stale gradients')
 
 
 def make_lenet(devices):

@@ -21,14 +21,13 @@ from steps_to_check import (
     step_from_scratch,
     step_with_trainer,
     take_gradients,
-    update,
     with_dropout_and_batch_norm,
 )
 
 from gluon_mgpu import check_data_parallel
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, mx, np, npx
 from gluon_mgpu.networks.precision import Cast, conv2d
-from gluon_mgpu.parallel.split import split_batch
+from gluon_mgpu.parallel.step import gradients
 
 
 def test_a_difference_above_rounding(batches):
@@ -36,25 +35,6 @@ def test_a_difference_above_rounding(batches):
     def step(device_params, X, y, devices):
         step_from_scratch(device_params, X, y, devices, batch_size=len(X) * (1 + 1e-5 * len(devices)))
     assert not check_two(make_arrays, step, batches).ok
-
-
-@pytest.mark.parametrize('dtype', ['float32', 'int32'])
-def test_numbers_of_words_are_not_taken_for_rounding(dtype):
-    """A tiny change of them does not change the update at all, and yet the step does not round."""
-    def make(devices):
-        net = gluon.nn.HybridSequential()
-        net.add(gluon.nn.Embedding(9, 3), gluon.nn.Dense(4))
-        net.initialize(ctx=devices)
-        return net, gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 1.0})
-
-    def step(state, X, y, devices):
-        net, trainer = state
-        take_gradients(net, X, y, devices)
-        trainer.step(len(X) * (1 + 1e-4 * len(devices)))
-
-    rng = numpy.random.default_rng(0)
-    report = check_two(make, step, [(rng.integers(0, 9, (16, 5)).astype(dtype), rng.integers(0, 4, 16).astype(dtype))])
-    assert not report.ok and 'in float64' in report.title, report
 
 
 def test_few_rows_are_read_and_few_states_made(batches):
@@ -81,18 +61,6 @@ def test_a_step_that_needs_an_even_split(batches):
     assert report.ok and 'over batches of 12, 12 rows' in report.title
     assert re.match('batches of 10 rows are not checked, because the step raises ValueError', report.notes[0])
     assert len(report.notes) == 4
-
-
-def test_a_step_that_fails_after_updating_some_devices(batches):
-    """The batch is skipped; its half-made update is not a mistake of the next one."""
-    def train_batch(state, X, y, devices):
-        if len(X) < len(devices):
-            state[0][0][:] += 1
-            raise AssertionError
-        step_from_scratch(state, X, y, devices)
-    report = check_data_parallel(make_arrays, train_batch, batches)
-    assert report.ok
-    assert 'of 2 rows are not checked, because the step raises AssertionError (AssertionError)' in report.notes[0]
 
 
 def test_errors_of_the_engine_are_not_those_of_the_next_step(batches):
@@ -129,34 +97,6 @@ def test_a_step_that_fails_after_the_update(options, batches):
         assert len(X) != 10
     report = check_data_parallel(partial(make_network, **options), train_batch, batches)
     assert report.ok and 'over batches of 12, 12, 2, 7, 1 rows' in report.title, report
-
-
-def test_a_step_that_takes_whole_batches_only(batches):
-    def train_batch(state, X, y, devices):
-        assert len(X) == 12, 'not a whole batch'
-        step_from_scratch(state, X, y, devices)
-    report = check_data_parallel(make_arrays, train_batch, batches)
-    assert report.ok and 'over batches of 12, 12 rows' in report.title
-    assert all('are not checked, because the step raises AssertionError (not a whole' in note for note in report.notes)
-
-
-@pytest.mark.parametrize('dtype', ['float16', slow('float32')])
-@pytest.mark.parametrize('factor', [1, slow(1.05), 3])
-def test_a_step_that_casts_to_another_dtype(factor, dtype, batches):
-    """Parameters in float64 do not make such a step exact."""
-    def train_batch(device_params, X, y, devices):
-        X_shards, y_shards = split_batch(X, y, devices)
-        with autograd.record():
-            hidden = [(X_shard.reshape(-1, 6, 1).astype(dtype) * W.reshape(1, 6, 5).astype(dtype)).sum(axis=1)
-                      for X_shard, (W, *_) in zip(X_shards, device_params)]
-            ls = [LOSS(np.dot(np.tanh(h.astype(b.dtype) + b), W2) + b2, y_shard)
-                  for h, (_, b, W2, b2), y_shard in zip(hidden, device_params, y_shards)]
-        update(ls, device_params, len(X), LR * (factor if len(devices) > 1 else 1))
-    report = check_two(make_arrays, train_batch, batches)
-    assert report.ok is (factor == 1) and 'in its own dtype' in report.title, report
-    if factor != 1:
-        found = re.search(r'the update is (\S+) times that of one device', report.diagnosis[0])
-        assert float(found[1]) == pytest.approx(factor, abs=0.01)  # as precise as weights are measured there
 
 
 @pytest.mark.slow
@@ -214,19 +154,6 @@ def test_recurrent_layers(batches):
     assert report.ok and 'in its own dtype' in report.title, report
 
 
-@pytest.mark.parametrize('dtype', ['float32', 'float64'])
-def test_an_error_of_a_step_that_cannot_compute_in_float64(dtype, batches):
-    """NumPy's default in the batches does not hide it, and the batches stay as they are."""
-    def train_batch(state, X, y, devices):
-        step_with_trainer(state, X.astype('float32'), y, devices)
-        raise KeyError('a name')
-    batches = [(X.astype(dtype), y) for X, y in batches]
-    before = [X.copy() for X, _ in batches]
-    with pytest.raises(KeyError, match='a name'):
-        check_data_parallel(make_network, train_batch, batches)
-    assert all(X.dtype == dtype and (old == X).all() for (X, _), old in zip(batches, before))
-
-
 def test_earlier_networks_are_freed(batches):
     """A check makes many networks; in memory are few."""
     alive, numbers = weakref.WeakSet(), []
@@ -271,3 +198,15 @@ def test_random_numbers_of_the_program(batches):
     for module in (numpy.random, random):
         module.seed(1)
     assert found[1][:2] == draws()[:2] and found[0][2] != found[1][2]
+
+
+def test_differences_that_may_be_rounding(batches):
+    """As if the gradients were compressed before they are sent."""
+    def step(state, X, y, devices):
+        net, trainer = state
+        take_gradients(net, X, y, devices)
+        for gradient in gradients(net, devices):
+            gradient[:] = gradient.astype('float16').astype(gradient.dtype)
+        trainer.step(len(X))
+    report = check_two(make_network, step, batches)
+    assert report.diagnosis[0].startswith('NOT CHECKED: the differences may be rounding errors'), report

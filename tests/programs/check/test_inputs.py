@@ -179,15 +179,6 @@ def test_a_network_written_with_nd(kvstore, batches):
 
 
 @ONLY_1
-def test_nd_in_a_step_on_several_devices_alone(batches):
-    def train_batch(state, X, y, devices):
-        if len(devices) > 1:
-            assert mx.nd.add_n(X, X).shape == X.shape
-        step_with_empty_shards(state, X, y, devices)
-    assert check_data_parallel(make_network, train_batch, batches).ok
-
-
-@ONLY_1
 def test_a_program_that_has_left_numpy_semantics(batches):
     """As users did before the check knew mx.nd."""
     def step(state, X, y, devices):

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy
 import pytest
 from steps_to_check import (
-    copy_with_gradient,
     make_arrays,
     make_network,
     step_from_scratch,
@@ -58,31 +57,9 @@ def test_the_page(image_batches):
             assert printed[len(shown):] == ([] if name == 'report' else NOT_CHECKED.split())
 
 
-def test_many_parameters_are_cut(batches):
-    def make(devices):
-        return [params + [copy_with_gradient(np.ones(1), device) for _ in range(9)]
-                for device, params in zip(devices, make_arrays(devices))]
-
-    def train_batch(state, X, y, devices):
-        step_from_scratch([params[:4] for params in state], X, y, devices)
-    lines = str(check_data_parallel(make, train_batch, batches)).splitlines()
-    assert lines[lines.index('and 5 others') + 1] == ''
-
-
-@pytest.mark.slow
-def test_the_same_report_again(batches):
-    wrong = partial(step_from_scratch, mistake='a stale gradient')
-    first, second = (str(check_data_parallel(make_arrays, wrong, batches)) for _ in range(2))
-    assert first == second
-
-
 @pytest.mark.parametrize('change, message', [
-    ({'devices': [mx.cpu(0)]}, 'devices cpu:0: name at least two, such as cpu:0,cpu:1'),
-    ({'devices': [mx.cpu(0), mx.cpu(1), mx.cpu(0)]},
-     r'^\[cpu\(0\), cpu\(1\), cpu\(0\)\] lists cpu\(0\) twice: list each'),
+    ({'devices': [mx.cpu(0)]}, '^devices .cpu.0..: name at least two, such as cpu:0,cpu:1'),
     ({'batches': []}, r'^batches is empty, \[\]: pass a list of batches, such as \[\(X, y\)\]'),
-    ({'batches': iter(())}, r'^batches is empty, <tuple_iterator object at .*: pass a list of batches'),
-    ({'batches': None}, r'^batches is None: pass a list of batches, such as \[\(X, y\)\]'),
     ({'batches': [(numpy.ones((1, 6)), numpy.ones(1))]}, '^batches with 1 row in all: 3 devices need at least 12$'),
     *[({'batches': batches}, r'^batches has array \(16, 6\) instead of a pair \(X, y\): pass a list such as \[\(X, ')
       for batches in ((numpy.ones((16, 6)), numpy.ones(16)), [np.ones((16, 6)), np.ones(16)])],
@@ -90,13 +67,9 @@ def test_the_same_report_again(batches):
      r'^batches has array \(99,\) instead of a pair'),
     ({'batches': [(numpy.ones((16, 6)), numpy.ones((16, 2)), numpy.ones(16))]},
      r'^batches has tuple \(array \(16, 6\), array \(16, 2\), array \(16,\)\) instead of a pair \(X, y\)'),
-    *[({'batches': [batch]}, r'instead of a pair \(X, y\): pass a list such as \[\(X, y\)\], of arrays or tuples')
-      for batch in ((numpy.ones((16, 6)), numpy.float32(3)), ((), ()), ([1] * 16, numpy.ones(16)),
+    *[({'batches': [batch]}, r'^batches has .* instead of a pair \(X, y\): .* with the same number of rows$')
+      for batch in ((numpy.ones((16, 6)), numpy.float32(3)), ((), ()), (numpy.ones((16, 6)), numpy.ones(15)),
                     mx.io.DataBatch([mx.nd.ones((16, 6))], [mx.nd.ones(16)]))],
-    *[({'batches': [batch]}, '^batches has a pair whose arrays have 16 and 15 rows: all must have the same number$')
-      for batch in ((numpy.ones((16, 6)), numpy.ones(15)),
-                    ((numpy.ones((16, 6)), numpy.ones((15, 2))), numpy.ones(16)))],
-    ({'batches': [(numpy.ones((16, 6)), numpy.ones(16, 'complex64'))]}, '^dtype complex64: MXNet has no such arrays'),
     ({'make': lambda devices: [SHARED.initialize(ctx=devices, force_reinit=True), SHARED]},
      'make returns the same parameters at each call: create new ones in it'),
     ({'make': gluon.nn.Dense(4)}, r'^make is a Dense: pass a function of \(devices\)$'),
@@ -108,10 +81,6 @@ def test_the_same_report_again(batches):
     ({'make': lambda devices: [params[:4 - i] for i, params in enumerate(make_arrays(devices))]},
      r'^make puts other parameters on cpu\(1\) \(3\) than on a single device \(4\): every device needs its own copy of '
      'all parameters, so layers on different devices are not checked$'),
-    ({'make': lambda devices: [[copy_with_gradient(np.ones(4 - i), device)] for i, device in enumerate(devices)]},
-     r'^make puts other parameters on cpu\(1\) \(1\) than on a single device \(1\): every device needs its own copy'),
-    ({'make': lambda devices: make_arrays([mx.cpu(i) for i in range(3)])},
-     r'make puts parameters on cpu\(1\): use only the devices that it gets, \[cpu\(0\)\]'),
 ])
 def test_bad_input_in_one_line(change, message, batches):
     arguments = {'make': make_arrays, 'train_batch': step_from_scratch, 'batches': batches, **change}
@@ -123,10 +92,3 @@ def test_bad_input_in_one_line(change, message, batches):
 def test_long_names_do_not_break_the_table():
     lines = str(Report(True, '3 devices', [('layer' * 20, 1e-9, 0.0, 'equal')], [], [])).splitlines()
     assert lines[2].endswith('  verdict') and lines[3].endswith('  0.0e+00  equal')
-
-
-def test_an_error_of_the_step_itself(batches):
-    def train_batch(state, X, y, devices):
-        raise KeyError('a name')
-    with pytest.raises(KeyError, match='a name'):
-        check_data_parallel(make_arrays, train_batch, batches)

@@ -7,12 +7,10 @@ import numpy
 import pytest
 from slow import slow
 from steps_to_check import (
-    COPIES_DIFFER,
     LOSS,
     LR,
     MOMENTUM,
     check_two,
-    copy_with_gradient,
     make_accumulating,
     make_arrays,
     make_averages,
@@ -41,7 +39,6 @@ UNKNOWN = 'The cause is unknown'
 
 FROM_SCRATCH = {
     'divides by the rows of a shard': 'batch 1, of 8 rows: the update is 2 times that of one device',
-    'divides twice': 'the update is 0.5 times that of one device',
     'averages': 'the update is 0.5 times that of one device',
     'a mean of means': MEAN_OF_MEANS,
     'a stale gradient': STALE,
@@ -49,7 +46,6 @@ FROM_SCRATCH = {
     'sums on the first device only': r'the sum of the gradients does not reach cpu\(1\)\.',
     'does not sum the biases': 'WRONG in 2 of 4 parameters after ' + NO_SUM,
     'misses the last device': r'batch 1, of 8 rows: the gradient of cpu\(1\) counts 0 times',
-    'counts the first device twice': r'batch 1, of 8 rows: the gradient of cpu\(0\) counts 2 times',
     'the first shard on all devices': r'the gradient of cpu\(0\) counts 2 times, cpu\(1\) counts 0 times',
     'drops the rows that remain': 'batch 2, of 7 rows: row 7 counts 0 times',
     'updates all but the last': r'batch 1, of 8 rows: the update of cpu\(1\) counts 0 times\.',
@@ -67,17 +63,13 @@ def test_mistakes_from_scratch(mistake, batches):
 
 WITH_TRAINER = {
     'no kvstore': NO_SUM,
-    'divides by the rows of a shard': 'the update is 2 times that of one device',
     'means': 'the update is 2 times that of one device',
-    'means of devices': MEAN_OF_MEANS,
-    'steps by one more per device': 'the update is 0.9 times that of one device',
-    'a stale gradient': STALE,
     'skips stale gradients': r'batch 4, of 1 row: the update of cpu\(1\) counts 0 times\.',
     'clips each gradient': UNKNOWN,
 }
 
 
-@pytest.mark.parametrize('mistake', some_slow(WITH_TRAINER, quick=('no kvstore', 'means', 'clips each gradient')))
+@pytest.mark.parametrize('mistake', WITH_TRAINER)
 def test_mistakes_with_a_trainer(mistake, batches):
     options = {'no kvstore': {'kvstore': None}, 'skips stale gradients': {'update_on_kvstore': False}}.get(mistake, {})
     report = check_two(partial(make_network, layers=with_dropout_and_batch_norm, **options),
@@ -115,13 +107,6 @@ def test_a_step_on_fewer_devices_than_the_network(uses, on_kvstore, batches):
     assert 'use all devices that the network is on' in report.diagnosis[1]
 
 
-def test_a_step_from_scratch_on_fewer_devices(batches):
-    def step(state, X, y, devices):
-        step_from_scratch(state[:1], X, y, devices[:1])
-    report = check_two(make_arrays, step, batches)
-    assert 'batch 1, of 8 rows: the update of cpu(1) counts 0 times.' in report.diagnosis[0]
-
-
 def own_parameters(devices):
     return [make_arrays([device])[0] for device in devices]
 
@@ -142,13 +127,10 @@ def test_devices_that_start_with_their_own_parameters(batches):
     assert 'the update is 0.5 times that of one device' in other.diagnosis[0]
 
 
-@pytest.mark.parametrize('momentum_on, kept_in', [
-    ('the first device', 'NumPy'), ('devices with rows', 'MXNet'), slow('the first device', 'MXNet'),
-    slow('devices with rows', 'NumPy')])
-def test_momentum_that_is_not_on_all_devices(momentum_on, kept_in, batches):
-    """In arrays of MXNet, the velocities are compared as well."""
-    first = momentum_on == 'the first device'
-
+@pytest.mark.parametrize('first', [False, slow(True)])
+@pytest.mark.parametrize('kept_in', ['NumPy', 'MXNet'])
+def test_momentum_that_is_not_on_all_devices(kept_in, first, batches):
+    """It is on the first device, or on those with rows. In arrays of MXNet, the velocities are compared as well."""
     def make(devices):
         state = make_momentum(devices)
         if kept_in == 'NumPy':
@@ -165,13 +147,8 @@ def test_momentum_that_is_not_on_all_devices(momentum_on, kept_in, batches):
                 velocity[:] = 0.9 * velocity + (change if kept_in == 'MXNet' else change.asnumpy())
                 param[:] = start + np.array(velocity, dtype=param.dtype)
     report = check_two(make, train_batch, batches)
-    if kept_in == 'MXNet':
-        batch = 'batch 1, of 8 rows' if first else 'batch 4, of 1 row'
-        expected = COPIES_DIFFER.format(8, batch, 'cpu(1)')
-        assert report.diagnosis[0] == (expected if first else expected.replace('in 4', 'in 8'))
-    else:
-        batch = 'batch 2, of 7 rows' if first else 'batch 4, of 1 row'
-        assert f'{batch}: {ONCE}' in report.diagnosis[0] and 'keep momentum on every device' in report.diagnosis[1]
+    fault = 'copies without gradients' if kept_in == 'MXNet' else ONCE
+    assert fault in report.diagnosis[0] and 'momentum' in ' '.join(report.diagnosis), report
 
 
 def test_a_mistake_beside_copies(batches):
@@ -185,45 +162,6 @@ def test_a_mistake_beside_copies(batches):
     assert report.diagnosis[0].endswith('the gradient of cpu(1) counts 0 times.'), report
 
 
-def test_parameters_that_become_nan(batches):
-    """On one device as well, or after a division by 0 on one of several."""
-    def on_all(state, X, y, devices):
-        step_from_scratch(state, X, y, devices)
-        for params in state if len(X) == 7 else []:
-            params[0][:] *= float('nan')
-
-    def on_the_last(state, X, y, devices):
-        step_from_scratch(state, X, y, devices)
-        if len(X) < len(devices):
-            for param in state[-1]:
-                param[:] *= float('nan')
-    report = check_two(make_arrays, on_all, batches)
-    assert 'batch 2, of 7 rows: parameters become NaN or infinite.' in report.diagnosis[0]
-    report = check_two(make_arrays, on_the_last, batches)
-    assert 'batch 4, of 1 row: parameters become NaN or infinite.' in report.diagnosis[0]
-
-
-def test_numbers_in_the_batches_that_are_not_finite(batches):
-    X, y = batches[0]
-    X = X.copy()
-    X[0, 0] = numpy.nan
-    report = check_two(make_network, step_with_trainer, [(X, y)])
-    assert 'parameters become NaN or infinite' in report.diagnosis[0]
-
-
-def test_a_step_that_keeps_values_elsewhere(batches):
-    """A second training does not start as the first did."""
-    velocities = {}
-
-    def train_batch(state, X, y, devices):
-        step_from_scratch(state, X, y, devices)
-        for param in state[0]:
-            velocities[param.shape] = 0.9 * velocities.get(param.shape, 0) - LR * param.grad.copy() / len(X)
-            param[:] += 0.9 * velocities[param.shape]
-    report = check_two(make_arrays, train_batch, batches)
-    assert report.diagnosis[0].endswith('or it keeps values that make does not return.')
-
-
 @pytest.mark.parametrize('draw', [lambda X: npx.dropout(X, p=0.5), slow(lambda X: X * np.random.normal(size=(1, 6)))])
 def test_random_numbers_on_each_device(draw, batches):
     def train_batch(state, X, y, devices):
@@ -234,20 +172,6 @@ def test_random_numbers_on_each_device(draw, batches):
         update(ls, state, len(X))
     report = check_data_parallel(make_arrays, train_batch, batches)
     assert not report.ok and report.diagnosis[0].startswith('NOT CHECKED: the step draws random numbers')
-
-
-def test_a_gradient_that_is_lost_after_another_batch(batches):
-    """As with arrays of gradients that a call before has replaced. The step has no momentum."""
-    def train_batch(state, X, y, devices):
-        state.before, lost = len(X), state.before == 7 and len(devices) > 1
-        X_shards, y_shards = split_batch(X, y, devices)
-        with autograd.record():
-            ls = [LOSS(network(X_shard, params), y_shard) * (0 if lost and i == 0 else 1)
-                  for i, (X_shard, y_shard, params) in enumerate(zip(X_shards, y_shards, state.params))]
-        update(ls, state.params, len(X))
-    report = check_two(lambda devices: types.SimpleNamespace(params=make_arrays(devices), before=0),
-                       train_batch, batches)
-    assert report.diagnosis[0].endswith('batch 3, of 8 rows: the gradient of cpu(0) counts 0 times.')
 
 
 def step_with_limit(state, X, y, devices, write):
@@ -293,33 +217,12 @@ def test_an_optimizer_that_enlarges_rounding_errors(optimizer):
     X = numpy.arange(48 * 6).reshape(48, 6) % 7.0
     report = check_two(make, train_batch, [(X, numpy.zeros(48, 'int32'))])
     assert 'in its own dtype' in report.title
-    assert report.ok if optimizer == 'sgd' else report.diagnosis[0].startswith('NOT CHECKED: with plain SGD'), report
+    assert report.ok if optimizer == 'sgd' else report.diagnosis[0].startswith('NOT CHECKED: the'), report
 
 
-class CountsItsCalls(mx.optimizer.Optimizer):
-    """An optimizer that a user wrote, with a step that gets shorter with each call."""
-
-    def __init__(self, **settings):
-        super().__init__(**settings)
-        self.calls = 0
-
-    def create_state(self, index, weight):
-        return None
-
-    def update(self, indices, weights, gradients, states):
-        if not isinstance(weights, (list, tuple)):
-            weights, gradients = [weights], [gradients]
-        for weight, gradient in zip(weights, gradients):
-            self.calls += 1
-            weight[:] -= self.lr * self.rescale_grad / self.calls * gradient
-
-    step = update  # for MXNet 2
-
-
-@pytest.mark.parametrize('name', ['nadam', slow('sgld'), 'countsitscalls'])
-def test_optimizers_that_each_device_calls(name, batches, monkeypatch):
-    """With updates on the key-value store, all are right, also those that a user wrote."""
-    monkeypatch.setitem(mx.optimizer.Optimizer.opt_registry, 'countsitscalls', CountsItsCalls)
+@pytest.mark.parametrize('name', ['nadam', slow('sgld')])
+def test_optimizers_that_each_device_calls(name, batches):
+    """They count their calls or draw random numbers. With updates on the key-value store, they are right."""
     for on_kvstore in (False, None, True):
         report = check_two(partial(make_network, optimizer=name, update_on_kvstore=on_kvstore), step_with_trainer,
                            batches)
@@ -352,38 +255,18 @@ def test_a_step_that_leaves_old_gradients(on_kvstore, batches):
         assert 'before the sum: prepare_idle_devices(net, X, devices)' in report.diagnosis[1]
 
 
-def noisy(state, X, y, devices):
-    net, trainer = state
-    take_gradients(net, X, y, devices)
-    trainer.allreduce_grads()
-    for param in params_with_gradients(net):
-        for gradient in param.list_grad():
-            gradient += 0.01 * np.random.normal(size=gradient.shape, ctx=gradient.ctx)
-    trainer.update(len(X))
-
-
-def test_noise_after_the_sum(batches):
-    report = check_data_parallel(partial(make_network, update_on_kvstore=False), noisy, batches)
-    assert report.diagnosis[0].startswith('NOT CHECKED: the step draws random numbers'), report
-
-
-@pytest.mark.parametrize('fault', ['weight decay', slow('loss'), slow('first device')])
-def test_weight_decay_that_differs(fault, batches):
-    """On each device before the sum, as a term of each loss, or on one device only."""
-    def decayed(l, params):
-        return l.sum() + 0.1 * (params[0] ** 2).sum() if fault == 'loss' else l
-
+@pytest.mark.parametrize('in_loss', [False, slow(True)])
+def test_weight_decay_on_each_device_before_the_sum(in_loss, batches):
     def train_batch(state, X, y, devices):
         X_shards, y_shards = split_batch(X, y, devices)
         with autograd.record():
-            ls = [decayed(LOSS(network(X_shard, params), y_shard), params)
+            ls = [LOSS(network(X_shard, params), y_shard).sum() + in_loss * 0.1 * (params[0] ** 2).sum()
                   for X_shard, params, y_shard in zip(X_shards, state, y_shards)]
         for l in ls:
             l.backward()
-        if fault != 'loss':
-            for params in state if fault == 'weight decay' else state[:1] * (len(devices) > 1):
-                for param in params:
-                    param.grad[:] += 0.1 * param
+        for params in state:
+            for param in params:
+                param.grad[:] += (not in_loss) * 0.1 * param
         for arrays in zip(*state):
             scratch.allreduce([array.grad for array in arrays])
         for params in state:
@@ -392,23 +275,21 @@ def test_weight_decay_that_differs(fault, batches):
     assert ONCE in report.diagnosis[0]
 
 
-def test_another_learning_rate_on_each_device(batches):
+def test_small_faults_are_printed(batches):
     def train_batch(state, X, y, devices):
+        step_from_scratch(state, X, y, devices, batch_size=len(X) / (1 + 0.002 * (len(devices) > 1)))
+    report = check_two(make_arrays, train_batch, batches)
+    assert 'the update is 1.002 times that of one device' in report.diagnosis[0]
+    assert 'cpu(0): 1.002, ' in report.diagnosis[4]
+
+
+def test_a_division_by_zero(batches):
+    def step(state, X, y, devices):
         step_from_scratch(state, X, y, devices)
-        for param in state[1] if len(devices) > 1 else []:
-            param[:] -= LR * param.grad / len(X)
-    report = check_two(make_arrays, train_batch, batches)
-    assert report.diagnosis[0].endswith('of 8 rows: the update of cpu(1) counts 2 times.')
-
-
-@pytest.mark.parametrize('fault', [0.002, slow(-0.01)])
-def test_small_faults_are_printed(fault, batches):
-    def train_batch(state, X, y, devices):
-        step_from_scratch(state, X, y, devices, batch_size=len(X) / (1 + fault * (len(devices) > 1)))
-    report = check_two(make_arrays, train_batch, batches)
-    ratio = round(1 + fault, 3)
-    assert f'the update is {ratio} times that of one device' in report.diagnosis[0]
-    assert f'cpu(0): {ratio}, ' in report.diagnosis[4]
+        for params in state if len(X) == 1 else []:
+            params[0][:] *= float('nan')
+    report = check_two(make_arrays, step, batches)
+    assert 'batch 4, of 1 row: parameters become NaN or infinite.' in report.diagnosis[0]
 
 
 @pytest.mark.parametrize('mistake', ['', 'no sum'])
@@ -437,25 +318,6 @@ def test_a_step_that_updates_after_several_batches(every, found_in, mistake, bat
     assert report.ok is not mistake, report
     if mistake:
         assert f'{found_in}: the sum of the gradients does not reach' in report.diagnosis[0]
-
-
-def test_a_single_number_as_parameter(batches):
-    """The weights are measured row by row, so they need no more numbers than rows."""
-    def make(devices):
-        return [copy_with_gradient(np.ones(1), device) for device in devices]
-
-    def train_batch(params, X, y, devices):
-        X_shards, y_shards = split_batch(X, y, devices)
-        with autograd.record():
-            ls = [(w * X_shard[:, 0] - y_shard) ** 2 for w, X_shard, y_shard in zip(params, X_shards, y_shards)]
-        for l in ls:
-            l.backward()
-        scratch.allreduce([w.grad for w in params[:max(len(devices) - 1, 1)]])
-        params[0].grad.copyto(params[-1].grad)
-        scratch.sgd(params, LR, len(X))
-    report = check_two(make, train_batch, batches)
-    assert report.diagnosis[0] == ('WRONG in 1 of 1 parameters after batch 1, of 8 rows: the gradient of cpu(1) '
-                                   'counts 0 times.')
 
 
 def test_each_device_divides_by_its_own_rows(batches):
@@ -521,13 +383,11 @@ def step_with_clipping(state, X, y, devices, where, max_norm=0.5):
 @pytest.mark.parametrize('where, fault', [
     ('before the sum', UNKNOWN), ('all copies', 'the update is 0.707 times that of one device'),
     ('each copy', '')])
-@pytest.mark.parametrize('options', [{}, slow({'optimizer': 'adam'}), slow(MOMENTUM)])
-@pytest.mark.parametrize('max_norm', [0.5, slow(3)])
-def test_clipping(where, fault, options, max_norm, batches):
-    report = check_two(partial(make_network, kvstore=None, **options),
-                       partial(step_with_clipping, where=where, max_norm=max_norm), batches)
-    assert report.ok is not fault, report
-    assert not fault or max_norm == 3 or fault in report.diagnosis[0]
+@pytest.mark.parametrize('options', [{}, slow({'optimizer': 'adam'})])
+def test_clipping(where, fault, options, batches):
+    step = partial(step_with_clipping, where=where)
+    report = check_two(partial(make_network, kvstore=None, **options), step, batches)
+    assert report.ok is not fault and fault in ''.join(report.diagnosis), report
 
 
 def labels_of_other_rows(state, X, y, devices):
@@ -548,39 +408,3 @@ def rows_that_influence_each_other(state, X, y, devices):
 def test_other_causes_are_unknown(step, batches):
     report = check_two(make_arrays, step, batches)
     assert report.diagnosis[0].startswith('WRONG in') and UNKNOWN in report.diagnosis[0]
-
-
-def counting(state, X, y, devices, update):
-    """Add gradients up; `update` says whether to take a step, from the calls and shards so far."""
-    net, trainer = state['state']
-    ls = take_gradients(net, X, y, devices)
-    state['calls'] += 1
-    state['shards'] += len(ls)
-    update(state, net, trainer)
-
-
-def by_shards(state, net, trainer):
-    if state['shards'] >= 2:
-        trainer.step(24)
-        state['shards'] = 0
-
-
-def broken(state, net, trainer):
-    trainer.step(24)
-    if state['calls'] > 1:
-        trainer.no_such_method()
-
-
-def make_counting(devices, **options):
-    return {'state': make_network(devices, **options), 'calls': 0, 'shards': 0}
-
-
-def test_a_step_that_counts_shards_instead_of_batches(batches):
-    report = check_data_parallel(make_counting, partial(counting, update=by_shards), batches)
-    assert not report.ok and 'after batch 1, of 12 rows' in report.diagnosis[0], report
-
-
-def test_an_error_in_a_later_batch(batches):
-    """It is not taken for a batch that the step need not take."""
-    with pytest.raises(AttributeError, match='no_such_method'):
-        check_data_parallel(make_counting, partial(counting, update=broken), batches)

@@ -99,12 +99,8 @@ def run_program(program: str, work: Callable[[], object]) -> int:
 
 def reason(error: Exception) -> str:
     """Return the reason for an error in one line of at most 200 characters."""
-    line = ' '.join(str(getattr(error, 'strerror', None) or error).split())
-    # MXNet's begin with a traceback of C++
-    return _shortened(line.rpartition('MXNetError: ')[2] or type(error).__name__)
-
-
-def _shortened(line: str) -> str:
+    line = ' '.join(str(getattr(error, 'strerror', None) or error).split()) or type(error).__name__
+    line = re.sub(r'^(Traceback.* )?\w*Error: ', '', line)  # MXNet's may begin with a traceback of C++
     return line if len(line) <= 200 else f'{line[:200]}...'
 
 
@@ -130,8 +126,6 @@ def engine_line(error: Exception) -> str:
     of_mxnet = str(error).startswith('Traceback') or (mxnet and isinstance(error, mxnet.base.MXNetError))
     if not of_mxnet and not isinstance(error, MemoryError):
         return ''
-    last = str(error).strip().rpartition('\n')[2]  # the lines before are the traceback
-    what = _shortened(re.sub(r'^\s*\w*Error: ', '', last) or type(error).__name__)
     if is_out_of_memory(error):
-        return f'out of memory ({what}): use a smaller batch or, in training, --accumulate 2'
-    return f'MXNet failed ({what}): set MXNET_ENGINE_TYPE=NaiveEngine to see where'
+        return f'out of memory ({reason(error)}): use a smaller batch or, in training, --accumulate 2'
+    return f'MXNet failed ({reason(error)}): set MXNET_ENGINE_TYPE=NaiveEngine to see where'

@@ -53,9 +53,9 @@ def draw(images: numpy.ndarray, labels: numpy.ndarray, predicted: numpy.ndarray,
     from matplotlib.figure import Figure
     fig = Figure(figsize=(6.4, 13.6), dpi=120)  # narrow enough for a phone
     fig.suptitle(title, y=0.995, fontsize='medium')
-    halves: Any = fig.subfigures(2, 1)
-    _draw_images(halves[0], images, labels, predicted, names)
-    _draw_confusion(halves[1], confusion(labels, predicted, len(names)), names)
+    top, bottom = fig.subfigures(2, squeeze=False).flat
+    _draw_images(top, images, labels, predicted, names)
+    _draw_confusion(bottom, confusion(labels, predicted, len(names)), names)
     write_picture(fig, path)
 
 

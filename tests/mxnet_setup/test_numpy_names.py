@@ -110,12 +110,6 @@ def test_fractions_are_written_as_with_numpy_1():
 
 
 @numpy_2
-def test_numpy_still_prints_its_own_numbers_as_it_does():
-    assert str([numpy.int64(2)]) == '[np.int64(2)]'
-    assert repr(numpy.float32(0.1)) == 'np.float32(0.1)'
-
-
-@numpy_2
 def test_mxnets_str_is_a_type_as_pythons_is():
     for name in numpy_names.MODULES:
         text = vars(sys.modules[name])['str']

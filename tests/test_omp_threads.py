@@ -41,7 +41,7 @@ for name, call in calls.items():
         call()
         print(name, 'is accepted')
     except ValueError as error:
-        print(name, 'OMP_NUM_THREADS=2 with 2 CPU contexts hangs' in str(error))
+        print(name, '2 threads of OpenMP with 2 CPU contexts hang' in str(error))
 
 # One device may have all threads
 one = two[:1]

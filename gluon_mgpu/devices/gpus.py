@@ -70,11 +70,6 @@ def gpu_of_worker(local_rank: int) -> int:
     return 0 if num_mxnet_gpus() == 1 else local_rank  # Slurm can show each task one GPU or MIG instance
 
 
-def uuid_of(number: int) -> str:
-    """Return the UUID of ``mx.gpu(number)``, '' if the driver does not report it."""
-    return next((gpu.uuid for gpu in ask_driver().gpus if gpu.index == number), '')
-
-
 def main(argv: list | None = None) -> int:
     """Run ``python -m gluon_mgpu devices``, without MXNet; return the exit status."""
     parser = Parser('gluon_mgpu devices', 'List the GPUs, the builds of MXNet that support them, and the CPU contexts.')

@@ -3,12 +3,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 from ..base.arguments import integer
 from ..base.machine import num_cores
-from ..mxnet_setup.runtime import environment, import_mxnet, omp_threads
+from ..mxnet_setup.runtime import import_mxnet, omp_threads
 from .gpus import check_gpus, num_mxnet_gpus, usable_gpus, why_no_gpus
 
 if TYPE_CHECKING:
@@ -79,14 +78,9 @@ def devices_text(devices: Iterable) -> str:
 
 
 def devices_words(devices: Iterable) -> str:
-    """Return devices, or their names, for a message: 'cpu(0), cpu(1)'; 'cpu(0) to cpu(99)' for more than 8 in a row."""
-    words: list[str] = []
-    # In a row, the number grows with the place in the list
-    numbered = enumerate(map(str, devices))
-    for _, group in groupby(numbered, lambda pair: (pair[1][:3], int(re.sub(r'\D', '', pair[1]) or 0) - pair[0])):
-        names = [name for _, name in group]
-        words += [f'{names[0]} to {names[-1]}'] if len(names) > 8 else names
-    return ', '.join(words)
+    """Return devices, or their names, for a message: 'cpu(0), cpu(1)'; of more than 8, the first and the last."""
+    names = [*map(str, devices)]
+    return ', '.join(names if len(names) <= 8 else [names[0], '...', names[-1]])
 
 
 def check_list(devices: Iterable[Context]) -> list[Context]:
@@ -108,16 +102,11 @@ def check_devices(devices: Sequence[Context]) -> list[Context]:
             raise ValueError(f'{device!r} is not a device: use mx.cpu(i) or mx.gpu(i), or parse_devices for text')
         if device.device_id < 0:
             raise ValueError(f'{device} has a negative number: devices are numbered from 0')
-    check_once(devices)
+    for n, device in enumerate(devices):
+        if device in devices[:n]:  # its gradients would be summed wrongly or not at all
+            raise ValueError(f'[{devices_words(devices)}] lists {device} twice: list each device once')
     check_gpus([d.device_id for d in devices if d.device_type == 'gpu'])
     return check_omp_threads(devices)
-
-
-def check_once(devices: Sequence[Context]) -> None:
-    """Raise ValueError if a device is in the list twice: its gradients would be summed wrongly or not at all."""
-    for n, device in enumerate(devices):
-        if device in devices[:n]:
-            raise ValueError(f'[{devices_words(devices)}] lists {device} twice: list each device once')
 
 
 def check_omp_threads(devices: Sequence[Context]) -> list[Context]:
@@ -125,10 +114,6 @@ def check_omp_threads(devices: Sequence[Context]) -> list[Context]:
     if omp_threads() > 1:
         num_cpus = len({d.device_id for d in devices if d.device_type == 'cpu'})
         if import_mxnet().__version__.startswith('1.') and num_cpus > 1:
-            if (environment()['OMP_NUM_THREADS'] or '').strip().lstrip('+0') == str(omp_threads()):
-                raise ValueError(f"OMP_NUM_THREADS={omp_threads()} with {num_cpus} CPU contexts hangs in MXNet's "
-                                 'OpenBLAS: unset it or set it to 1')
-            raise ValueError(f"{num_cpus} CPU contexts would hang in MXNet's OpenBLAS with {omp_threads()} threads of "
-                             'OpenMP, which another library has loaded before gluon_mgpu: export OMP_NUM_THREADS=1; '
-                             'or import gluon_mgpu before it (PyTorch, LightGBM or mxnet) in your program')
+            raise ValueError(f'{omp_threads()} threads of OpenMP with {num_cpus} CPU contexts hang in OpenBLAS: '
+                             'export OMP_NUM_THREADS=1, or import gluon_mgpu before what loads OpenMP, such as PyTorch')
     return list(devices)

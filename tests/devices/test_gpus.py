@@ -87,10 +87,8 @@ def test_mig_instances(machine):
 def test_the_gpus_of_workers(machine):
     machine(V100, RTX4090)
     assert [gpu_module.gpu_of_worker(i) for i in range(3)] == [0, 1, 2]  # check_devices rejects gpu(2)
-    assert [gpu_module.uuid_of(i) for i in range(3)] == ['', '', '']
     machine(A100_PART)  # each worker sees its own instance
     assert [gpu_module.gpu_of_worker(i) for i in range(3)] == [0, 0, 0]
-    assert gpu_module.uuid_of(0) == A100_PART.uuid
 
 
 def test_a_gpu_that_the_revived_build_has_no_code_for(machine):

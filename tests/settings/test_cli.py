@@ -283,7 +283,7 @@ def test_more_contexts_than_cores(tmp_path, capsys, monkeypatch):
         out = tmp_path / devices
         assert scratch.main([*SMALL, '--devices', devices, '--no-plot', '--out-dir', str(out)]) == 0
         lines = capsys.readouterr().out.splitlines()
-        words = 'cpu(0) to cpu(8)' if first else 'cpu(0), cpu(1)'
+        words = 'cpu(0), ..., cpu(8)' if first else 'cpu(0), cpu(1)'
         assert lines[:len(first) + 1] == [*first, f'LeNet on glyphs, {words}'] and lines[-1].endswith(f' on [{words}]')
 
 

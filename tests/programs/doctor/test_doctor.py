@@ -75,7 +75,7 @@ def test_with_nothing_installed_one_command_is_enough(doctor):
 def test_two_threads_per_context(doctor):
     report = doctor(OMP_NUM_THREADS='2')
     fault, = report['findings']
-    assert fault['level'] == 'fault' and fault['what'].startswith('OMP_NUM_THREADS=2 ') and fault['remedy']
+    assert fault['level'] == 'fault' and fault['what'].startswith('2 threads of OpenMP ') and fault['remedy']
     assert report['engine']['you']['OMP_NUM_THREADS'] == '2'
 
 

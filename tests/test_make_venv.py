@@ -86,26 +86,12 @@ def test_each_mxnet_is_installed_without_its_dependencies(make_venv, tmp_path, e
     assert (tmp_path / 'pip.log').read_text().endswith(f' --no-deps {wheel}\n')
 
 
-def test_the_documentation_needs_no_mxnet(make_venv, tmp_path):
-    make_venv({'python3': python('3.13.0')}, ['docs'])
-    assert 'mxnet' not in (tmp_path / 'pip.log').read_text()
-
-
-def test_python3_is_used_if_it_is_the_only_one(make_venv, tmp_path):
-    assert f'with {tmp_path}/bin/python3 and' in make_venv({'python3': python('3.10.13')}).stdout
-
-
 def test_pyenv_is_searched(make_venv, tmp_path):
     folder = tmp_path / '.pyenv' / 'versions' / '3.10.13' / 'bin'
     folder.mkdir(parents=True)
     (folder / 'python').write_text(python('3.10.13'))
     (folder / 'python').chmod(0o755)
     assert f'with {folder}/python and' in make_venv({'python3': python('3.14.0')}).stdout
-
-
-def test_home_may_be_unset(make_venv, tmp_path):
-    result = make_venv({'python3': python('3.11.7')}, HOME=None)
-    assert (result.returncode, result.stderr) == (0, '')
 
 
 def test_no_usable_python(make_venv, tmp_path):
@@ -121,10 +107,6 @@ Install it: {SUDO}apt-get install -y python3.12-venv libgomp1 libquadmath0
 Or select another Python: make ... PYTHON=/path/to/python3.14
 """
     assert not (tmp_path / 'venv').exists()
-
-
-def test_no_python_at_all(make_venv):
-    assert '  no Python at all\n' in make_venv().stderr
 
 
 def test_a_named_python_is_the_only_one_tried(make_venv, tmp_path):

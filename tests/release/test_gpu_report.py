@@ -71,19 +71,6 @@ def test_check_finds_a_gpu_and_runs_nothing(report, tmp_path):
     assert list((tmp_path / 'work').iterdir()) == []
 
 
-def test_a_file_that_cannot_be_written(report, tmp_path):
-    done = report('--list', tmp_path / 'list.txt', '--out', 'no/such/folder')
-    assert (done.returncode, done.stdout) == (2, '')
-    assert done.stderr == ('gpu_report: no/such/folder cannot be written (No such file or directory): '
-                           'name another file with --out\n')
-
-
-def test_a_list_that_is_missing(report):
-    done = report('--list', 'missing.txt')
-    assert (done.returncode, done.stdout) == (2, '')
-    assert done.stderr.endswith('error: --list missing.txt: no such file\n')
-
-
 def real_list():
     """Return the commands of the list in tools/."""
     sys.path.insert(0, str(TOOL.parent))

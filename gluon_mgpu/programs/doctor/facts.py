@@ -26,6 +26,6 @@ def look() -> dict[str, Any]:
         'packages_missing': [name for module, name in PACKAGES.items() if not package_folder(module)],
         'mxnet': {'builds': installed_versions(), 'folder': package_folder('mxnet')},
         'cores': {'count': num_cores(), 'processor': processor(), 'bfloat16_obstacle': instructions.bfloat16_obstacle(),
-                  'amx_obstacle': instructions.amx_obstacle(), 'avx2': instructions.has_avx2()},
+                  'amx_obstacle': instructions.amx_obstacle()},
         'engine': {'gluon_mgpu': prepared.variables, 'allocator': prepared.allocator, 'you': users_variables},
     }

@@ -3,8 +3,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ...mxnet_setup.installation import GET_HOROVOD, replacement
-from ...mxnet_setup.instructions import AVX2_KERNELS, ONEDNN_VARIABLE, OPENBLAS_VARIABLE
+from ...mxnet_setup.installation import replacement
+from ...mxnet_setup.instructions import ONEDNN_VARIABLE, OPENBLAS_VARIABLE
 from .self_test import REPORT, STAGES
 
 SLOW = 1.2  # speed-up of two devices: 1.0 if they take turns, 1.3 to 1.9 measured on two busy cores
@@ -20,17 +20,17 @@ class Finding(NamedTuple):
 
 def diagnose(facts: dict[str, Any]) -> list[Finding]:
     """Return the problems, faults first, in the facts of `facts.look` with ``'self_test'`` from `run_self_test`."""
-    found = [*_self_test(facts), *_instructions(facts), *_gpus(facts), *_speed(facts)]
+    found = [*_self_test(facts), *_gpus(facts), *_speed(facts)]
     return sorted(found, key=lambda finding: finding.level != 'fault')  # stable
 
 
-def from_line(level: str, line: str) -> Finding:
-    """Return the finding for an error message: the problem and, after the first colon outside brackets, the remedy."""
+def from_line(line: str) -> Finding:
+    """Return the fault for an error message: the problem and, after the first colon outside brackets, the remedy."""
     for colon in re.finditer(': ', line):
         what, remedy = line[:colon.start()], line[colon.end():]
         if what.count('(') == what.count(')'):
-            return Finding(level, what, remedy)
-    return Finding(level, line, '')
+            return Finding('fault', what, remedy)
+    return Finding('fault', line, '')
 
 
 def _unset(facts: dict) -> str:
@@ -45,36 +45,24 @@ def _self_test(facts: dict) -> Iterator[Finding]:
         yield Finding('fault', f'not installed: {", ".join(missing)}', f'pip install {" ".join(missing)}')
     elif test['during']:
         yield _crash(facts)
-    for stage in STAGES:
-        error = test.get(stage, {}).get('error', '')
-        if error and stage == 'horovod':
-            if not error.startswith('Horovod is not installed'):
-                yield from_line('warning', error)
-        elif error and not (missing and 'ModuleNotFoundError' in error):
-            yield from_line('fault', error)
+    errors = [test.get(stage, {}).get('error', '') for stage in STAGES]
+    for error in filter(None, errors):
+        if not (missing and 'ModuleNotFoundError' in error):
+            yield from_line(error)
 
 
 def _crash(facts: dict) -> Finding:
     ended, during = facts['self_test']['ended'], facts['self_test']['during']
     wheels = ' '.join(f'{name}=={version}' for name, version in facts['mxnet']['builds'].items()) or 'mxnet'
-    remedy = {'driver': 'if nvidia-smi hangs as well, reboot', 'horovod': GET_HOROVOD,
+    remedy = {'driver': 'if nvidia-smi hangs as well, reboot',
               'arithmetic': f'export {ONEDNN_VARIABLE}=AVX2 {OPENBLAS_VARIABLE}=Nehalem',
               'mxnet': _unset(facts) or f'pip install --force-reinstall --no-deps {wheels}; if that does not help, the '
                                         'processor is too old for this build'}.get(during, _unset(facts) or REPORT)
     if killed := ended.startswith('was killed'):
         remedy = f'on a slow or busy machine, use --timeout 300; otherwise {remedy}'
     # Training can run if only the timing at the end takes too long
-    level = 'warning' if during == 'horovod' or (killed and during == 'speed') else 'fault'
+    level = 'warning' if killed and during == 'speed' else 'fault'
     return Finding(level, f'the self-test {ended} while {STAGES[during][1]}', remedy)
-
-
-def _instructions(facts: dict) -> Iterator[Finding]:
-    obstacle = facts['cores']['amx_obstacle']
-    if ': ' in obstacle:  # otherwise the processor has no AMX
-        yield from_line('warning', f'bfloat16 without AMX, because {obstacle}')
-    kernels = facts['self_test'].get('mxnet', {}).get('openblas_kernels')
-    if kernels and facts['cores']['avx2'] and kernels not in AVX2_KERNELS:
-        yield Finding('warning', f'matrix products without AVX2 ({kernels} kernels)', f'unset {OPENBLAS_VARIABLE}')
 
 
 def _speed(facts: dict) -> Iterator[Finding]:

@@ -40,12 +40,11 @@ def _rows(report: dict) -> Iterator[tuple[str, str]]:
     yield 'cores', f'{cores["count"]}, {cores["processor"]}'
     if kernels := test.get('mxnet', {}).get('openblas_kernels'):
         yield 'matrix products', f'with{"" if kernels in AVX2_KERNELS else "out"} AVX2 ({kernels} kernels)'
-    amx = cores['amx_obstacle'].partition(': ')[0]
-    yield 'bfloat16', cores['bfloat16_obstacle'] or (f'without AMX: {amx}' if amx else 'with AMX')
+    without_amx = cores['amx_obstacle'] and f'without AMX, because {cores["amx_obstacle"]}'
+    yield 'bfloat16', cores['bfloat16_obstacle'] or without_amx or 'with AMX'
     for by in ('gluon_mgpu', 'you'):
         if names := [f'{name}={value}' for name, value in report['engine'][by].items()]:
             yield f'set by {by}', ', '.join(names)
-    yield 'horovod', test.get('horovod', {'error': 'not tested'}).get('error', 'works with this MXNet')
     for stage in STAGES:
         if says := test.get(stage, {}).get('says'):
             yield 'self-test', says

@@ -108,13 +108,6 @@ def speed() -> dict[str, Any]:
                     f'{one / two:.2f} times as fast'}
 
 
-def horovod() -> dict[str, Any]:
-    """Check that Horovod works with this MXNet."""
-    from ...distributed.horovod_workers import check_horovod
-    check_horovod()
-    return {}
-
-
 def _batch(rows: int) -> tuple:
     import numpy
 
@@ -137,7 +130,6 @@ STAGES = {  # in order, with words for messages
     'allreduce': (allreduce, 'summing over the devices'),
     'step': (step, 'training for one step'),
     'speed': (speed, 'training LeNet on one device and on two'),
-    'horovod': (horovod, 'importing Horovod'),
 }
 
 

@@ -286,7 +286,7 @@ def test_a_network_that_is_not_hybridized_takes_at_most_twice_the_memory_of_mxne
 
 @pytest.mark.parametrize('first', ['import mxnet', 'd2l.try_all_gpus()'])
 def test_numpy_semantics_begin_with_the_import_of_mxnet(first):
-    """What the program chooses later stays, also when names of the package are used for the first time."""
+    """A later choice of the program stays, also when names of the package are used for the first time."""
     if compat.MXNET_MAJOR >= 2:
         pytest.skip('MXNet 2 has only NumPy semantics')
     code = f"""

@@ -17,8 +17,6 @@ from .text import printable
 def matplotlib_defaults() -> Iterator[None]:
     """Draw with Matplotlib's defaults, not the user's or a ``matplotlibrc`` of the current folder."""
     logging.getLogger('matplotlib').setLevel(logging.ERROR)  # it warns if it cannot write to the home folder
-    if os.path.expanduser('~') == '~':  # no home folder: Matplotlib before 3.10 would fail
-        os.environ.setdefault('MPLCONFIGDIR', os.devnull)
     backend = os.environ.pop('MPLBACKEND', None) if 'matplotlib' not in sys.modules else None
     import matplotlib
     if backend:

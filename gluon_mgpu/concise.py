@@ -43,7 +43,8 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
     net : gluon.Block
         Initialized on `devices`; its parameters are updated in place.
     loss : callable
-        Maps (y_hat, y) to the loss of each row, (n,). The mean of a shard would depend on the number of devices.
+        Maps (y_hat, y) to the loss of each row, (n,). With the mean over a shard, the step would depend on the number
+        of devices.
     trainer : gluon.Trainer
         Made after the network was initialized on `devices`.
     batch_size : int, optional
@@ -54,7 +55,8 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
         ls = [loss(net(X_shard), y_shard) for X_shard, y_shard in zip(X_shards, y_shards)]
     for l in ls:
         l.backward()
-    prepare_idle_devices(net, X, devices)  # one without rows adds 0, not its gradients of the batch before
+    # A device that got no rows of a small batch still holds the gradients of the batch before: it must add 0
+    prepare_idle_devices(net, X, devices)
     trainer.step(batch_size or y.shape[0])
     return ls
 
@@ -63,24 +65,24 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
 def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **settings: Any) -> Run:
     """Train ResNet-18 on multiple devices; print the accuracy, the seconds per epoch and the devices.
 
-    Source: D2L 13.6.3, ``train``. Takes, returns and raises the same as `scratch.train`, but has no ``allreduce``, and
-    more settings, such as ``dtype``, ``momentum``, or ``net``, another network, whose parameters are initialized anew;
-    `settings.py` declares all. Raises ValueError also if a device does not support `dtype`.
+    Source: D2L 13.6.3, ``train``. Arguments, result and errors are those of `scratch.train`. There is no ``allreduce``,
+    and there are more settings, such as ``dtype``, ``momentum``, or ``net``, another network, whose parameters are
+    initialized anew; `settings/settings.py` declares all. Raises ValueError also if a device does not support `dtype`.
     """
     setup = TrainingSetup('concise', num_gpus, batch_size, lr, settings)
     devices, (train_iter, test_iter), run = setup.devices, setup.data, setup.run
-    npx.random.seed(setup.seed)  # for known shapes; ResNet-18 draws its weights in the first batch, when `run` seeds
+    npx.random.seed(setup.seed)  # for the initial parameters; those of ResNet-18 are drawn later, in the first batch
     net = resnet18(10, setup.dtype) if setup.net is None else setup.net
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices, force_reinit=True)  # setup.net may have parameters
     if setup.net is None:
         net.hybridize(static_alloc=True, static_shape=True)  # for speed: one operator, in memory allocated once
-    # The book passes all parameters. The Trainer would also copy batch norm's statistics from the first device to the
-    # others, while a backward pass may be writing them
+    # The book gives the Trainer all parameters. Then it also copies batch norm's statistics from the first device to
+    # the others, while a backward pass may be writing them
     params = params_with_gradients(net)
     # gluon.Trainer(params, optimizer, optimizer_params, update_on_kvstore=False); with --horovod or --clip-norm, a
     # subclass of it
     trainer = run.workers.trainer(params, setup.optimizer, setup.optimizer_params, setup.clip_norm)
-    # The network and train_batch, unless --sync-batch-norm or --accumulate ask for others
+    # These are net and train_batch, unless --sync-batch-norm or --accumulate ask for others
     trained_net = SyncBatchNorm(net, run.workers) if setup.sync_batch_norm else net
     step = setup.step(train_batch_synchronized if setup.sync_batch_norm else train_batch)
     loss = cross_entropy  # as in scratch.py

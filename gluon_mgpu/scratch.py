@@ -7,9 +7,9 @@
 Each device holds a copy of the parameters and gets its shard of every batch. It computes the gradient of that shard.
 The gradients are summed over the devices, and every device takes the same step.
 
-`@hybridized`, `cross_entropy`, and in `lenet` the crop and ``npx.activation`` are for speed. They change finite
-results by rounding only. A function that "does not block" queues operations in MXNet's engine and returns before they
-are computed.
+`@hybridized`, which runs a function as one operator, `cross_entropy`, and in `lenet` the crop and ``npx.activation``
+are for speed. They change results only by rounding, unless these are NaN or infinite. A function that "does not block"
+queues operations in MXNet's engine and returns before they are computed.
 """
 from __future__ import annotations
 
@@ -142,7 +142,8 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
               for X_shard, y_shard, device_W in zip(X_shards, y_shards, device_params)]
     for l in ls:  # Backpropagation is performed separately on each device
         l.backward()
-    prepare_idle_devices(device_params, X, devices)  # one without rows adds 0, not its gradients of the batch before
+    # A device that got no rows of a small batch still holds the gradients of the batch before: it must add 0
+    prepare_idle_devices(device_params, X, devices)
     # Sum the gradients of all devices and give every device the sum
     for i in range(len(device_params[0])):
         allreduce([device_params[c][i].grad for c in range(len(devices))])
@@ -159,19 +160,22 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **setting
     Source: D2L 13.5.6, ``train``, which returns nothing and waits for the devices after every batch. Here the program
     queues the next batches while the devices compute; it reads losses later, and waits at the end of an epoch.
 
-    Returns the `Run`, with ``net`` and ``history``. Raises ValueError if an argument is invalid, or a device or data is
-    missing; its subclass `DivergenceError` if the loss or a parameter is NaN or infinite.
+    Returns the `Run`, with ``net`` (here, the parameters on each device) and ``history``. Raises ValueError if an
+    argument is invalid, or if a device or data is missing. Raises its subclass `DivergenceError` if the loss or a
+    parameter is NaN or infinite.
 
     Parameters
     ----------
     num_gpus : int or None
         Number of GPUs, or of CPU contexts if MXNet sees no GPU; with ``devices``, None or their number.
     batch_size : int
-        Rows in a batch, over all devices. As in 13.6, every update is divided by it, and not by the rows of the batch.
+        Rows in a batch, over all devices. Every update is divided by it, also that of a smaller last batch: as in 13.6,
+        while 13.5 divides by the rows.
     lr : float or callable
         The learning rate, or a function of the number of the update, from 1, such as one of MXNet's schedulers.
     **settings
-        What the book fixes or leaves out, such as ``num_epochs=10``, ``devices`` or ``data``; see `settings.py`.
+        What the book fixes or leaves out, such as ``num_epochs=10``, ``devices`` or ``data``; see
+        `settings/settings.py`.
     """
     # Check the settings and find the data. `run` counts the epochs, measures the time and prints
     setup = TrainingSetup('scratch', num_gpus, batch_size, lr, settings)
@@ -181,17 +185,18 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **setting
     # Copy the model parameters to every device
     device_params = [get_params(params, d) for d in devices]
     params_on = dict(zip(devices, device_params))
-    # train_batch and allreduce, unless --accumulate, --allreduce or --horovod ask for others
+    # These are train_batch and allreduce, unless --accumulate, --allreduce or --horovod ask for others
     step, sum_gradients = setup.step(train_batch), setup.allreduce(allreduce)
     num_epochs = run.num_epochs
     animator = Animator('epoch', f'{run.evaluated} acc', xlim=[1, num_epochs])
-    # `run` counts from 1, seeds each epoch, and checks that parameters stay finite. run.lr is lr, or what lr returns
+    # `run` counts the epochs from 1, seeds each, and checks the parameters after it. run.lr is lr, or what lr returns
     for epoch in run.epochs(device_params, seed=setup.seed, lr=lr):
         # After the last batch, this waits for the devices, as npx.waitall() in 13.6, and stops the clock
         for X, y in run.batches(train_iter):
             # Perform multi-device training for a single minibatch
             run.record_losses(step(X, y, device_params, devices, run.lr, batch_size, sum_gradients))
-        # Evaluate the model on all devices; the book does so on the first, and asks for this in an exercise
+        # Evaluate the model on all devices (and by all processes, with --horovod); the book does so on the first, and
+        # asks for this in an exercise
         test_acc = evaluate_accuracy_gpus(lambda X: lenet(X, params_on[X.ctx]), test_iter, devices=devices,
                                           workers=run.workers)
         animator.add(epoch, (test_acc,))

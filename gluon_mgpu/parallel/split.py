@@ -62,7 +62,7 @@ def split_batch(X: Any, y: Any, devices: Sequence[Context]) -> tuple[list[Any], 
 
     Source: D2L 13.5.5, ``split_batch``.
     """
-    num_rows(X, y)  # the same in both
+    num_rows(X, y)  # raises an error if they differ
     return split_and_load(X, devices), split_and_load(y, devices)
 
 

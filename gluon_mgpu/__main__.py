@@ -1,5 +1,4 @@
 """The programs of this package: ``python -m gluon_mgpu doctor``, or ``gluon-mgpu doctor``."""
-import difflib
 import importlib
 import sys
 
@@ -27,9 +26,7 @@ def main(argv: list | None = None) -> int:
     if name in ('-h', '--help'):
         return run_program('gluon_mgpu', lambda: print_text('python -m gluon_mgpu NAME', *(
             f'  {word:9} {purpose}' for word, (_, purpose) in PROGRAMS.items()), 'Each program has --help.'))
-    nearest = difflib.get_close_matches(name, PROGRAMS, 1)
-    advice = f'did you mean {nearest[0]}?' if nearest else f'use {", ".join(PROGRAMS)};'
-    warn(f'gluon_mgpu: {name}: no such program; {advice} --help shows what each is for')
+    warn(f'gluon_mgpu: {name}: no such program; use {", ".join(PROGRAMS)}; --help shows what each is for')
     return BAD_INPUT
 
 

@@ -168,11 +168,10 @@ def test_commands_are_listed_and_exist():
     assert 'one CPU context per core' in as_module.stdout
 
 
-@pytest.mark.parametrize('word, advice', [('dotcor', 'did you mean doctor?'), ('x', 'use scratch, concise, ')])
-def test_a_wrong_command_names_the_nearest(word, advice, capsys):
+def test_a_wrong_command_names_the_right_ones(capsys):
     from gluon_mgpu.__main__ import main
-    assert main([word]) == 2
-    assert capsys.readouterr().err.startswith(f'gluon_mgpu: {word}: no such program; {advice}')
+    assert main(['dotcor']) == 2
+    assert capsys.readouterr().err.startswith('gluon_mgpu: dotcor: no such program; use scratch, concise, ')
 
 
 def test_a_program_by_its_word(capsys):

@@ -1,7 +1,6 @@
 """Command-line flags: the parser of all programs, and types for argparse that name the flag, the value and the rule."""
 import argparse
 import contextlib
-import difflib
 import os
 import re
 import shlex
@@ -24,12 +23,8 @@ class Parser(argparse.ArgumentParser):
         self.program = re.split('[. ]', program)[-1]
 
     def error(self, message: str) -> NoReturn:
-        message, advice = re.sub(r'^argument ([^:]*): (.*: must )', r'\1 \2', message), ';'  # --lr 0: must ...
-        if unknown := re.match(r'unrecognized arguments: .*?(?<!\S)(-[^\s=]+)', message):
-            names = {flag.lstrip('-'): flag for flag in self._option_string_actions}
-            nearest = difflib.get_close_matches(unknown[1].lstrip('-'), names, 1)
-            advice = f'; did you mean {names[nearest[0]]}?' if nearest else advice
-        self.exit(BAD_INPUT, f'{self.program}: {printable(message)}{advice} --help shows all flags\n')
+        message = re.sub(r'^argument ([^:]*): (.*: must )', r'\1 \2', message)  # --lr 0: must ...
+        self.exit(BAD_INPUT, f'{self.program}: {printable(message)}; --help shows all flags\n')
 
     def run(self, argv: list | None, work: Callable[[argparse.Namespace], object]) -> int:
         """Parse `argv`, call `work` with the flags and return the exit status; see `run_program`."""

@@ -21,21 +21,7 @@ def test_a_flag_must_be_written_in_full(capsys):
     parser.add_argument('--batch-size')
     with pytest.raises(SystemExit):
         parser.parse_args(['--batch-siz', '3'])
-    assert 'unrecognized arguments: --batch-siz 3' in capsys.readouterr().err
-
-
-@pytest.mark.parametrize('given, nearest', [
-    (['--epochs', '3'], '--num-epochs'), (['3', '--num-epoch=3'], '--num-epochs'), (['--batch', '3'], '--batch-size'),
-    (['--batch_size', '3'], '--batch-size'), (['-batch-size', '3'], '--batch-size'), (['--halp'], '--help'),
-    (['--lr', '3'], None), (['runs/--batch-siz'], None)])
-def test_unknown_flags(given, nearest, capsys):
-    parser = Parser('gluon_mgpu.base.flags', None)
-    parser.add_argument('--batch-size')
-    parser.add_argument('--num-epochs')
-    with pytest.raises(SystemExit):
-        parser.parse_args(given)
-    end = f'; did you mean {nearest}? --help shows all flags' if nearest else '; --help shows all flags'
-    assert capsys.readouterr().err == f'flags: unrecognized arguments: {" ".join(given)}{end}\n'
+    assert capsys.readouterr().err == 'flags: unrecognized arguments: --batch-siz 3; --help shows all flags\n'
 
 
 @pytest.mark.parametrize(('convert', 'value', 'message'), [

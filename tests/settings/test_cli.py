@@ -91,7 +91,6 @@ def test_quiet_and_no_plot(tmp_path, capsys, on_devices):
     (['--devices', ''], "--devices '': must not be empty; give a value or leave the flag out"),
     (['--data-dir', 'none-such'], '--data-dir none-such: must be an existing folder'),
     (['--data-dir', __file__], f'--data-dir {__file__}: must be an existing folder'),
-    (['--epochs', '3'], 'unrecognized arguments: --epochs 3; did you mean --num-epochs?'),
 ])
 def test_flags_out_of_range(flags, message, capsys):
     with pytest.raises(SystemExit) as stopped:

@@ -107,7 +107,7 @@ def check_shapes(graph: Any, shapes: dict[str, tuple], batch_size: int) -> None:
     A reshape of MXNet 1.9 reads and writes beyond its array if the sizes do not divide.
     """
     operators, outputs = _operators(graph, batch_size)
-    reshapes = [op for op in operators if op.kind == 'reshape']
+    reshapes = [op for op in operators if op.node['op'] == 'Reshape']
     names = [name for op in reshapes for name in (op.inputs[0], op.output)]
     symbol = build(operators, names + outputs, NUMPY)  # MXNet infers what a graph returns
     known = {name: shapes[name] for name in symbol.list_arguments() if name in shapes}
@@ -121,7 +121,8 @@ def _operators(graph: Any, batch_size: int) -> tuple[list[Operator], list[str]]:
     """Return the operators of a graph and the names of its outputs, see `operators_of`."""
     operators, outputs = operators_of(graph)
     for op in operators:
-        op.node.get('attrs', {}).pop('is_int', None)  # which only symbols have: integers times 1.5 would be float64
+        if MXNET_MAJOR < 2:  # where only symbols have it: integers times 1.5 would be float64
+            op.node.get('attrs', {}).pop('is_int', None)
         if op.node['op'] == '_zeros':  # a recurrent layer's initial state, in which MXNet 1.9 leaves out the batch size
             op.node['attrs']['shape'] = op.node['attrs']['shape'].replace(' 0,', f' {batch_size},')
     return operators, outputs

@@ -179,6 +179,7 @@ def module_files(tmp_path, monkeypatch):
 @pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no Module')
 @pytest.mark.parametrize('loss, settings, shape, label', [
     ('SoftmaxOutput', {}, (2, 5), (2,)), ('SoftmaxOutput', {}, (2, 3, 5), (2, 3, 3)),  # over both other axes
+    ('Softmax', {}, (2, 3, 5), (2, 3, 3)),  # its name in MXNet 0.x
     ('SoftmaxOutput', {'multi_output': True}, (2, 3, 5), (2, 3)),
     ('SoftmaxOutput', {'preserve_shape': True}, (2, 3, 5), (2, 3)),
     ('LogisticRegressionOutput', {}, (2, 5), (2, 3)), ('LinearRegressionOutput', {}, (2, 5), (2, 3))])

@@ -239,15 +239,6 @@ def test_a_number_is_no_path(tmp_path):
         checkpoint.load(None, [np.ones(2)])
 
 
-def test_a_fifo_is_rejected_without_waiting(tmp_path):
-    os.mkfifo(tmp_path / 'a')
-    with pytest.raises(CheckpointError, match=r'a: cannot be read \(not a regular file\)'):
-        checkpoint.load(tmp_path / 'a', [np.ones(2)])
-    with pytest.raises(OSError, match='not a regular file'):
-        checkpoint.save(tmp_path / 'a', [np.ones(2)])
-    assert (tmp_path / 'a').is_fifo() and [path.name for path in tmp_path.iterdir()] == ['a']
-
-
 def test_saving_unsupported_values_is_rejected(devices, tmp_path):
     loop = Loop(devices)
     with pytest.raises(ValueError, match='object is not JSON serializable: a checkpoint can only hold'):

@@ -52,17 +52,6 @@ def test_a_given_name(tmp_path, exists):
     assert json.loads((path / 'config.json').read_text()) == {'a': 1}
 
 
-def test_a_path_that_is_not_a_folder_is_rejected(tmp_path):
-    (tmp_path / 'file').write_text('x')
-    (tmp_path / 'broken').symlink_to('nowhere')
-    for path in (tmp_path / 'file', tmp_path):
-        with pytest.raises(ValueError, match='is not an empty folder'):
-            new_folder(path, 'scratch')
-    assert (tmp_path / 'file').read_text() == 'x'
-    with pytest.raises((ValueError, OSError)):
-        new_folder(tmp_path / 'broken', 'scratch')
-
-
 def test_only_one_of_several_threads_gets_the_folder(tmp_path, monkeypatch):
     barrier, outcomes = threading.Barrier(8), []
 

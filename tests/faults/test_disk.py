@@ -1,18 +1,15 @@
 """A full disk, and a folder that vanishes or becomes read-only: training continues."""
-import os
 import re
 import resource
 import shlex
 import shutil
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 from runs import listing, outcome, run
 
-from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.checkpoints.run_folder import checkpoints
 
 pytestmark = pytest.mark.slow
@@ -42,17 +39,6 @@ def test_a_full_disk(scratch_command, uninterrupted, short_run, count):
     count('a full disk: training continued, resumed with equal results')
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A mounted file system with space for one checkpoint, but not for a second."""
-    folder = tmp_path / 'disk'
-    folder.mkdir()
-    if run(['mount', '-t', 'tmpfs', '-o', 'size=700000', 'tmpfs', folder]).returncode:
-        pytest.skip('mounting a file system is not permitted here')
-    yield folder
-    run(['umount', folder])
-
-
 def test_a_folder_that_vanishes(scratch_command, tmp_path, count):
     out = tmp_path / 'run'
     command = [*scratch_command, '--num-epochs', '9', '--out-dir', str(out)]
@@ -71,49 +57,6 @@ def test_a_folder_that_vanishes(scratch_command, tmp_path, count):
     assert 'No such file or directory); the run continues' in err
     assert f'{out}/accuracy.png cannot be written' in err
     count('a folder that vanishes: training continued')
-
-
-@pytest.fixture
-def write_protect(request, tmp_path):
-    """A folder, and a function that makes it read-only; root can write anywhere but on a read-only file system."""
-    if os.getuid():
-        yield tmp_path, lambda: tmp_path.chmod(0o555)
-        tmp_path.chmod(0o755)
-    else:
-        folder = request.getfixturevalue('small_disk')
-
-        def protect():
-            while run(['mount', '-o', 'remount,ro', folder]).returncode:  # busy while a file is being written
-                time.sleep(0.01)
-
-        yield folder, protect
-
-
-def test_a_read_only_folder_is_rejected(scratch_command, write_protect, count):
-    folder, protect = write_protect
-    protect()
-    before = listing(folder)
-    done = run([*scratch_command, '--out-dir', folder / 'run'])
-    assert done.returncode == 2
-    assert re.fullmatch(r'scratch: \S+/run: (Permission denied|Read-only file system)\n', done.stderr)
-    assert listing(folder) == before
-    count('a read-only folder: rejected')
-
-
-def test_a_folder_that_becomes_read_only(scratch_command, write_protect, count):
-    folder, protect = write_protect
-    with subprocess.Popen([*scratch_command, '--num-epochs', '6', '--out-dir', str(folder)], text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert any(line.startswith('epoch 1/') for line in process.stdout)
-        while not checkpoints(folder):
-            assert process.poll() is None
-        protect()
-        out, err = process.stdout.read(), process.stderr.read()
-    assert process.returncode == 0 and 'test acc: ' in out, err
-    assert re.search(r'\((Permission denied|Read-only file system)\).*the run continues', err)
-    assert 'Traceback' not in err
-    checkpoint.read(checkpoints(folder)[0])
-    count('a folder that becomes read-only: training continued')
 
 
 @pytest.mark.parametrize('redirection', ['| head -1', '> /dev/full', '2>&-', '>&- 2>&-', '> /dev/full 2> /dev/full'])

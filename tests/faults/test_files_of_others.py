@@ -4,7 +4,6 @@ It ends in time, with one line and status 2, or does without the file, and sends
 """
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
@@ -126,37 +125,3 @@ def test_a_cached_dataset_that_is_a_fifo(tmp_path):
     os.mkfifo(tmp_path / 'glyphs.npz')
     with limits(5):
         assert glyphs._cached(tmp_path / 'glyphs.npz') is None
-
-
-# Functions that open, read, write or print, and the modules that may call them, because `base` has none for the purpose
-OPENERS = {'open', 'read_text', 'read_bytes', 'load', 'safe_open', 'fromfile', 'loadtxt', 'genfromtxt', 'memmap',
-           'write_text', 'write_bytes', 'replace', 'rename', 'savefig', 'mkstemp', 'print', 'symlink', 'copyfile'}
-EXCEPTIONS = {
-    ('base/files.py', 'open'), ('base/files.py', 'replace'), ('base/text.py', 'print'), ('base/pictures.py', 'savefig'),
-    ('base/program.py', 'open'),              # /dev/null
-    ('checkpoints/run_folder.py', 'open'),    # a folder, to lock it
-    ('base/machine.py', 'read_text'),         # /proc/cpuinfo
-    ('mxnet_setup/arm64.py', 'replace'),      # libmxnet.so of this environment
-    ('checkpoints/checkpoint.py', 'load'), ('programs/image_file.py', 'open'), ('data/glyphs.py', 'load'),
-    ('programs/onnx/symbol_files.py', 'load'),  # these four after `open_file`
-    ('programs/onnx/symbol_files.py', 'symlink'),  # own temporary files
-    ('outputs/timeline/record.py', 'read_text'),
-    ('outputs/plot.py', 'savefig'),           # into memory
-    ('programs/doctor/self_test.py', 'print'),  # JSON, for the doctor
-    ('mxnet_setup/compat.py', 'load'),        # JSON, of a graph that was checked
-}
-
-
-def test_all_modules_use_the_same_functions_to_open_and_print():
-    found = set()
-    for path in PACKAGE.rglob('*.py'):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call):
-                name, owner = (getattr(part, 'attr', getattr(part, 'id', ''))
-                               for part in (node.func, getattr(node.func, 'value', None)))
-                # os.open only opens folders; text and named tuples have methods of these names
-                is_file = name in OPENERS and not (name == 'replace' and owner not in ('os', 'new'))
-                is_own = owner in ('run', 'self', '_progress', 'checkpoint', 'glyphs', 'mx', '')
-                if is_file and not (name in ('print', 'load') and owner and is_own):
-                    found.add((str(path.relative_to(PACKAGE)), name))
-    assert found == EXCEPTIONS

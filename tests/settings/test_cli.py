@@ -139,24 +139,6 @@ def test_a_schedule_and_parts(chapter, tmp_path, on_devices):
     assert resumed['resumed'][0]['changed'] == {} and {name: resumed[name] for name in expected} == expected
 
 
-@pytest.mark.parametrize('chapter, flags, expected', [
-    (scratch, ['--allreduce', 'ring'], {'allreduce': 'ring'}),
-    (concise, ['--momentum', '0.9', '--weight-decay', '0.01', '--sync-batch-norm'],
-     {'dtype': 'float32', 'momentum': 0.9, 'weight_decay': 0.01, 'sync_batch_norm': True})], ids=['scratch', 'concise'])
-def test_train_gets_the_flags(chapter, flags, expected, tmp_path, devices, monkeypatch):
-    """config.json has them as well, whether `train` uses them or not."""
-    found = {}
-
-    def train(num_gpus, batch_size, lr, run, **options):
-        found.update(options, batch_size=batch_size)
-
-    monkeypatch.setattr(chapter, 'train', train)
-    assert chapter.main([*SMALL, *devices_flag(devices[:2]), '--accumulate', '2', '--seed', '3',
-                         *flags, '--out-dir', str(tmp_path / 'run')]) == 0
-    expected = {**expected, 'batch_size': 40, 'accumulate': 2, 'seed': 3}
-    assert {name: found[name] for name in expected} == expected
-
-
 @pytest.mark.parametrize('chapter, more', [(scratch, []), slow(scratch, ['--accumulate', '2']), *(
     slow(module, []) for module in MODULES if module is not scratch)])
 def test_timeline(chapter, more, tmp_path, capsys, on_devices):
@@ -275,17 +257,6 @@ def test_a_batch_larger_than_the_data(tmp_path, capsys, on_devices):
         assert lines[2:2 + len(first)] == first and lines[2 + len(first)].startswith('epoch 1/2')
 
 
-def test_more_contexts_than_cores(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr('gluon_mgpu.settings.cli.num_cores', lambda: 2)
-    for devices, first in (('cpu:0,cpu:1', []), ('cpu:0-8', [
-            '9 CPU contexts share 2 cores: more contexts than cores do not train faster'])):
-        out = tmp_path / devices
-        assert scratch.main([*SMALL, '--devices', devices, '--no-plot', '--out-dir', str(out)]) == 0
-        lines = capsys.readouterr().out.splitlines()
-        words = 'cpu(0), ..., cpu(8)' if first else 'cpu(0), cpu(1)'
-        assert lines[:len(first) + 1] == [*first, f'LeNet on glyphs, {words}'] and lines[-1].endswith(f' on [{words}]')
-
-
 def test_the_number_of_devices(tmp_path, capsys, monkeypatch):
     from gluon_mgpu.devices import parse_devices
     from gluon_mgpu.settings import setup
@@ -310,14 +281,6 @@ def test_help_fits_on_a_screen_of_80_columns(name, capsys, monkeypatch):
         programs.main([*filter(None, [name]), '--help'])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) > 3 and max(map(len, lines)) <= 80
-
-
-def test_the_list_of_programs_has_the_words_of_the_page(capsys):
-    programs.main([])
-    page = (Path(__file__).parents[2] / 'docs' / 'command-line.md').read_text()
-    rows = re.findall(r'^\| `(\w+)[^`]*` \| ([^|]*) \|$', page.split('## Train')[0], re.M)
-    rows = [(name, re.sub(r': \[.*|`', '', purpose)) for name, purpose in rows]
-    assert capsys.readouterr().out.splitlines()[1:-1] == [f'  {name:9} {purpose}' for name, purpose in rows]
 
 
 @pytest.mark.parametrize('name', CHAPTERS)

@@ -73,28 +73,6 @@ def test_lenet(k, algorithm, device_list, data, tmp_path, keep_all):
     assert len(whole[0]) == EPOCHS
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('k', [1, 2, 4])
-def test_resnet(k, device_list, data, tmp_path, keep_all):
-    def few():  # two steps per epoch
-        return data(2 * BATCH)
-
-    whole = train(concise, device_list(k), few, tmp_path / 'whole')
-    assert train(concise, device_list(k), few, tmp_path / 'resumed',
-                 resume=checkpoint_after(3, tmp_path / 'whole')) == whole
-
-
-@pytest.mark.parametrize('chapter', [scratch, slow(concise)])
-def test_resume_after_an_epoch(chapter, devices, data, tmp_path):
-    def few():
-        return data(2 * BATCH)
-
-    whole = train(chapter, devices, few, tmp_path / 'whole', every=None)
-    train(chapter, devices, few, tmp_path / 'first', every=None, num_epochs=1)
-    assert train(chapter, devices, few, tmp_path / 'second', every=None,
-                 resume=checkpoint_after(2, tmp_path / 'first')) == whole
-
-
 @pytest.mark.parametrize('k', [slow(1), 2, slow(3)])
 @pytest.mark.parametrize('settings', [{'momentum': 0.9}, slow({'optimizer': 'adam'}),
                                       slow({'momentum': 0.9, 'sync_batch_norm': True}), {'clip_norm': 0.1}])
@@ -373,17 +351,6 @@ def test_switches_can_be_switched_off(program):
     assert program.config()['resumed'][0]['changed'] == {
         'num_epochs': [1, 2], 'keep_best': [True, False], 'quiet': [True, False], 'patience': [9, None],
         'allreduce': ['ring', None]}
-
-
-def test_sizes_that_mean_the_same_images(program):
-    """``config.json`` has the number of training images, also if it was not given."""
-    program.start('--num-epochs', 1)
-    config = program.config()
-    sizes = {'train_size': config['train_size'], 'test_size': 16}
-    assert program('--resume', program.out, '--num-epochs', 2, '--train-size', 'none', '--test-size', 'none')[0] == 0
-    flags = [word for name, size in sizes.items() for word in (f'--{name.replace("_", "-")}', size)]
-    assert program('--resume', program.out, '--num-epochs', 3, *flags)[0] == 0
-    assert program.config()['test_digest'] == config['test_digest']
 
 
 @pytest.mark.parametrize('name, which', [('train-labels-idx1-ubyte.gz', 'train'),

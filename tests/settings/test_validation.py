@@ -147,20 +147,6 @@ def test_the_best_epoch_and_patience_follow_the_validation_rows(train, monkeypat
     assert 'epoch 4/9: loss ' in out and ', validation acc 0.500, ' in out
 
 
-@pytest.mark.parametrize('size, message', [
-    (0, '--validation-size 0: must be an integer of at least 1'),
-    ('x', "--validation-size 'x': must be an integer of at least 1"),
-    (42, '--validation-size 42: must be less than the 42 training images'),
-    (10**6, '--validation-size 1000000: must be less than the 42 training images')])
-def test_sizes_out_of_range(size, message, train, tmp_path, capsys):
-    try:
-        status, _, err = train('run', '--train-size', 42, '--validation-size', size)
-    except SystemExit as stopped:
-        status, err = stopped.code, capsys.readouterr().err
-    assert status == 2 and err.startswith(f'scratch: {message}') and err.count('\n') == 1
-    assert not (tmp_path / 'run').exists()
-
-
 def test_a_resumed_run_has_the_same_rows(train, tmp_path):
     train('run', *HELD_OUT)
     train('plain', '--train-size', 31)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..base.files import UNFINISHED, read_file, write_atomically
-from ..base.program import reason, warn
+from ..base.program import warn
 from .checkpoint import DamagedError, read
 
 FILE_NAME = re.compile(r'checkpoint-(\d{8,})\.safetensors')
@@ -79,10 +79,9 @@ def read_config(folder: Path) -> dict:
         if (isinstance(config, dict) and isinstance(config.get('chapter'), str)
                 and isinstance(config.get('resumed', []), list)):
             return config
-        problem = 'its config.json is not that of a run'
-    except (OSError, ValueError, RecursionError) as error:
-        problem = f'config.json cannot be read, {reason(error)}'
-    raise ValueError(f'{folder} is not the folder of a run ({problem})') from None
+    except (OSError, ValueError, RecursionError):
+        pass
+    raise ValueError(f'{folder} is not the folder of a run: its config.json is missing or damaged')
 
 
 def checkpoints(folder) -> list[Path]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..base.flags import Parser, quoted
-from ..base.machine import num_cores, versions
+from ..base.machine import versions
 from ..base.program import Stopped, run_program, show, warn
 from ..base.text import counted, or_none
 from ..checkpoints.checkpoint_callback import CheckpointCallback
@@ -95,10 +95,6 @@ class Job:
         self.devices = find_devices(settings, self.workers, self.log, lambda name: ALL[name].flag)
         if settings['timeline']:
             check_profiler(self.devices)
-        num_cpus = sum(device.device_type == 'cpu' for device in self.devices)
-        if num_cpus > num_cores():
-            self.log(f'{num_cpus} CPU contexts share {counted(num_cores(), "core")}: more contexts than cores do not '
-                     'train faster')
         self.data = load_data(settings['dataset'], settings['batch_size'], settings['data_dir'], settings['train_size'],
                               settings['seed'], log=warn if on_rank_0 else lambda line: None,
                               progress=on_rank_0 and not settings['quiet'], shard=self.workers.shard,

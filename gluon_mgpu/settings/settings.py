@@ -166,7 +166,7 @@ def defaults(chapter: str) -> dict:
     return {setting.name: setting.default_of(chapter) for setting in flags_of(chapter)}
 
 
-def check_settings(chapter: str, settings: dict) -> dict:
+def checked_settings(chapter: str, settings: dict) -> dict:
     """Return all arguments of a chapter's ``train``: those in `settings`, checked, and the defaults of the others."""
     known = {setting.name: setting for setting in arguments_of(chapter)}
     for name in settings:

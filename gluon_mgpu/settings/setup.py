@@ -15,7 +15,7 @@ from ..parallel.accumulation import concise_in_parts, scratch_in_parts
 from ..parallel.allreduce import ALGORITHMS
 from ..parallel.workers import Workers
 from ..training.run import Run
-from .settings import arguments_of, check_settings, check_together
+from .settings import arguments_of, check_together, checked_settings
 
 Function = TypeVar('Function', bound=Callable)
 
@@ -57,7 +57,7 @@ def find_devices(settings: dict, workers: Workers, log: Callable[[str], None] = 
 
 def check_arguments(chapter: str, arguments: dict) -> dict:
     """Return the arguments of a chapter's ``train``, checked, with all defaults, a run and devices."""
-    values = check_settings(chapter, arguments)
+    values = checked_settings(chapter, arguments)
     run = values['run'] = Run(values['num_epochs']) if values['run'] is None else values['run']
     run.workers.check_equal({name: value for name, value in values.items() if name != 'devices' and isinstance(
         value, (str, int, float))})

@@ -241,7 +241,7 @@ def test_a_number_is_no_path(tmp_path):
 
 def test_saving_unsupported_values_is_rejected(devices, tmp_path):
     loop = Loop(devices)
-    with pytest.raises(ValueError, match='object is not JSON serializable: a checkpoint can only hold'):
+    with pytest.raises(TypeError, match='object is not JSON serializable'):
         checkpoint.save(tmp_path / 'a', loop.net, epoch=object())
     with pytest.raises(ValueError, match=r'the Trainer updates \S+, which is not in the network'):
         checkpoint.save(tmp_path / 'a', Loop(devices).net, loop.trainer)

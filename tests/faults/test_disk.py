@@ -1,4 +1,4 @@
-"""A full disk, and a folder that vanishes or becomes read-only: training continues."""
+"""A full disk, and a folder that vanishes: training continues."""
 import re
 import resource
 import shlex

@@ -250,7 +250,7 @@ def test_another_chapter_is_rejected(program):
     line = error_of(program, '--resume', program.out, chapter=concise)
     assert line == f'concise: {program.out} is a run of scratch, not of concise: resume it with that program'
     (program.out / 'config.json').write_text('[' * 100000)
-    assert 'is not the folder of a run (config.json cannot be read, ' in error_of(program, '--resume', program.out)
+    assert 'is not the folder of a run: its config.json is missing' in error_of(program, '--resume', program.out)
 
 
 @pytest.mark.parametrize('name, value', [('shares', '3,1'), ('label_smoothing', 0.1)])
@@ -336,11 +336,11 @@ def test_the_best_epoch_is_kept(every, devices, data, tmp_path, monkeypatch):
 
 def test_what_is_no_run_is_named_with_a_remedy(program, tmp_path):
     (tmp_path / 'x.png').write_bytes(b'a picture')
-    line = 'scratch: . is not the folder of a run (config.json cannot be read, No such file or directory)\n'
+    line = 'scratch: . is not the folder of a run: its config.json is missing or damaged\n'
     for flags in (['--resume', 'x.png'], ['--resume', 'auto', '--out-dir', '.']):
         assert program(*flags) == (2, '', line)
     (tmp_path / 'config.json').write_text('[]')
-    assert '. is not the folder of a run (its config.json is not that' in program('--resume', 'x.png')[2]
+    assert program('--resume', 'x.png') == (2, '', line)
 
 
 def test_switches_can_be_switched_off(program):

@@ -12,7 +12,7 @@ from gluon_mgpu import concise, scratch
 from gluon_mgpu.mxnet_setup.compat import mx, np
 from gluon_mgpu.settings import cli, settings
 from gluon_mgpu.settings.chapters import CHAPTERS
-from gluon_mgpu.settings.settings import SHARED, Setting, check_settings, check_together
+from gluon_mgpu.settings.settings import SHARED, Setting, check_together, checked_settings
 from gluon_mgpu.training.run import Run
 
 REPO = Path(__file__).parents[2]
@@ -35,18 +35,18 @@ def test_defaults_are_valid(chapter):
 
 
 def test_the_arguments_of_train():
-    values = check_settings('concise', {**GIVEN, 'momentum': 0.9})
+    values = checked_settings('concise', {**GIVEN, 'momentum': 0.9})
     assert values.keys() == {setting.name for setting in settings.arguments_of('concise')}
     expected = {**GIVEN, 'momentum': 0.9, 'devices': None, 'accumulate': 1, 'num_epochs': 10,
                 'seed': 0, 'dtype': 'float32', 'weight_decay': 0.0, 'sync_batch_norm': False,
                 'optimizer': 'sgd', 'clip_norm': None, 'data': None, 'run': None, 'net': None}
     assert {name: values[name] for name in expected} == expected
-    assert 'allreduce' in check_settings('scratch', GIVEN) and 'net' not in check_settings('scratch', GIVEN)
+    assert 'allreduce' in checked_settings('scratch', GIVEN) and 'net' not in checked_settings('scratch', GIVEN)
     batches = [(np.zeros((1, 1, 28, 28)), np.zeros(1))]
     setup = setup_of('scratch', **GIVEN, devices='cpu:0,cpu:1', data=(batches, batches))
     assert setup.devices == [mx.cpu(0), mx.cpu(1)]
-    assert check_settings('scratch', {**GIVEN, 'lr': abs, 'allreduce': max})['allreduce'] is max
-    assert check_settings('scratch', {**GIVEN, 'run': Run(3), 'lr': 0.5})['num_epochs'] == 3
+    assert checked_settings('scratch', {**GIVEN, 'lr': abs, 'allreduce': max})['allreduce'] is max
+    assert checked_settings('scratch', {**GIVEN, 'run': Run(3), 'lr': 0.5})['num_epochs'] == 3
 
 
 @pytest.mark.parametrize('chapter, changes, message', [
@@ -108,13 +108,13 @@ def test_one_declaration_is_enough(tmp_path, monkeypatch, capsys):
         assert f'--smoothing 0.1: {out} has 0.0, and a resumed run cannot change it' in capsys.readouterr().err
         cli.run('scratch', [*flags, '--smoothing', '0.1', '--out-dir', str(tmp_path / 'other')])
         cli.run('scratch', ['--resume', 'auto', '--out-dir', str(tmp_path / 'other')])
-        assert found[2:] == [0.1, 0.1] and check_settings('scratch', GIVEN)['smoothing'] == 0.0
+        assert found[2:] == [0.1, 0.1] and checked_settings('scratch', GIVEN)['smoothing'] == 0.0
 
 
 @pytest.mark.parametrize('chapter', [scratch, concise])
 def test_the_signature_of_train_has_all_settings(chapter):
     name = chapter.__name__.rpartition('.')[2]
-    values = check_settings(name, GIVEN)
+    values = checked_settings(name, GIVEN)
     found = inspect.signature(chapter.train).parameters
     assert [*found][:3] == ['num_gpus', 'batch_size', 'lr'] and found.keys() == values.keys()
     assert all(parameter.default == values[name] for name, parameter in found.items() if name not in GIVEN)

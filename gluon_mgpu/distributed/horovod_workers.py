@@ -74,18 +74,20 @@ class HorovodWorkers(Workers):
     def __enter__(self) -> HorovodWorkers:
         return self
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None or getattr(error, 'on_all_ranks', False):
+    def __exit__(self, kind: object, error: Any, trace: object) -> None:
+        together = isinstance(error, JobError) and error.on_all_ranks
+        if together:
+            error.reported = self.rank != 0  # so that only rank 0 prints it
+        if error is None or together or (isinstance(error, SystemExit) and not error.code):
             try:
                 with self.time_limit('the end of the program'):
                     npx.waitall()  # for the queued sums, which end because all workers have queued the same ones
+                return
             except mx.MXNetError as caught:
                 error = caught
         self._hvd.shutdown()  # ends the exchanges of all workers
         clear_engine_errors()
-        if isinstance(error, JobError):
-            error.reported = self.rank != 0  # so that only rank 0 prints it
-        elif isinstance(error, mx.MXNetError):
+        if isinstance(error, mx.MXNetError):
             if not any(name in str(error) for name in ('Horovod', 'gloo')):
                 raise error
             raise JobError('another worker has failed, was stopped or has ended its program' + self.resume_hint,
@@ -180,7 +182,7 @@ class HorovodWorkers(Workers):
             timer.cancel()
 
     def _end(self, what: str) -> None:
-        place = f' of {self.place}' if self.place else ''
+        place = f' ({self.place})' if self.place else ''
         warn(f'{self._program}: worker {self.rank} has waited {self._time_limit:g} s for the others in {what}{place}: '
              f'all workers must take the same steps, with as many batches and evaluations{self.resume_hint}')
         os._exit(1)  # the main thread is blocked

@@ -17,8 +17,6 @@ from gluon_mgpu.training.parameters import by_name
 
 # Network, rows of ten batches, parts of a batch. At first, only one worker has a row. Of a part, possibly none has
 CASES = {'small': (small_net, (1, 64, 5, 2, 32, 3, 7, 4, 33, 16), 1),
-         'in parts': (small_net, (1, 64, 4, 32, 1, 8, 12, 24, 40, 16), 2),
-         'clipped': (small_net, (1, 64, 5, 2, 32, 3, 7, 4, 33, 16), 1),
          'adam, clipped, in parts': (small_net, (1, 64, 4, 32, 1, 8, 12, 24, 40, 16), 2),
          # A worker without rows could send all exchanges of several steps at once
          'deep': (lambda: sequential(*(layer for _ in range(12) for layer in (nn.Conv2D(4, 3, padding=1),

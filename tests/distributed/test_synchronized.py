@@ -3,22 +3,21 @@ import signal
 import sys
 import time
 
-import idx_files
 import numpy
 import psutil
 import pytest
-from bfloat16 import needs_bfloat16
 from history_csv import history
 from runs import outcome, run
 from synchronized import CASES, trained
 from test_equality import HERE
+from test_programs import LOST
 
 from gluon_mgpu.data.shards import shard_rows
 
 PYTHON = sys.executable
-WAIT = 3  # seconds after which a silent worker counts as lost
+WAIT = 5  # seconds after which a silent worker counts as lost
 NUM_NORMS = 17  # of ResNet-18
-# A chapter in which worker 1 gets a signal, or raises an exception, at a given exchange
+# A chapter in which worker 1 gets a signal at a given exchange
 FAILING = ('import os, sys\n'
            'from itertools import count\n'
            'from gluon_mgpu import concise\n'
@@ -27,17 +26,14 @@ FAILING = ('import os, sys\n'
            'def failing(workers, array):\n'
            '    if workers.rank == 1 and next(number) == int(os.environ.get("EXCHANGE", -1)):\n'
            '        print("failing now", flush=True)\n'
-           '        if os.environ["SIGNAL"] == "0":\n'
-           '            raise RuntimeError("requested by the test")\n'
            '        os.kill(os.getpid(), int(os.environ["SIGNAL"]))\n'
            '    return allreduce(workers, array)\n'
            'HorovodWorkers.allreduce = failing\n'
            'sys.exit(concise.main(sys.argv[1:]))')
 
 
-@pytest.mark.parametrize('num_workers, case', [(2, 'small'), (3, 'small'), (2, 'in parts'), (3, 'clipped'),
-                                               (2, 'adam, clipped, in parts'), (2, 'deep'), (2, 'resnet18'),
-                                               (3, 'resnet18')])
+@pytest.mark.parametrize('num_workers, case', [(3, 'small'), (2, 'adam, clipped, in parts'), (2, 'deep'),
+                                               (2, 'resnet18')])
 def test_workers_equal_one_device(job, device_list, tmp_path, num_workers, case):
     def order(n):
         """Return the rows of the first part on all workers, then those of the second."""
@@ -73,26 +69,22 @@ def uninterrupted(job, command, tmp_path_factory):
     return outcome(out)
 
 
-@pytest.mark.parametrize('direction', ['forward', 'backward'])
-@pytest.mark.parametrize('fault, signum, words', [
-    ('KILL', signal.SIGKILL, 'was killed or has crashed'), ('STOP', signal.SIGSTOP, f'has not answered for {WAIT} s'),
-    ('exception', 0, 'has failed')])
-def test_a_worker_fails_in_a_pass(job, command, uninterrupted, tmp_path, count, direction, fault, signum, words):
+@pytest.mark.parametrize('direction, signum', [('forward', signal.SIGKILL), ('backward', signal.SIGSTOP)])
+def test_a_worker_fails_in_a_pass(job, command, uninterrupted, tmp_path, count, direction, signum):
     """In the third step, at the sixth norm. The other worker waits for its statistics or sums."""
     exchange = 2 * 2 * NUM_NORMS + NUM_NORMS * (direction == 'backward') + 5
-    with job(2, *command, tmp_path / 'run', GLUON_MGPU_WORKER_TIMEOUT=str(WAIT), EXCHANGE=str(exchange),
+    with job(2, *command, tmp_path / 'run', HOROVOD_GLOO_TIMEOUT_SECONDS=str(WAIT), EXCHANGE=str(exchange),
              SIGNAL=str(int(signum))) as started:
         started.wait_for('failing now')
         began = time.monotonic()
-        started.wait_for('; the job ends; resume with: ')
-        assert time.monotonic() - began < (WAIT + 3 if fault == 'STOP' else 5)
+        started.wait_for(f'[0]<stderr>:concise: {LOST}')
+        assert time.monotonic() - began < WAIT + 5
         assert started.end(timeout=30) != 0
         assert psutil.wait_procs(started.workers(), timeout=5)[1] == []
-    assert 'worker 1 of 2 (' in started.text and words in started.text, started.text
     with job(2, *command, tmp_path / 'run') as again:
         assert again.end() == 0, again.text
     assert outcome(tmp_path / 'run') == uninterrupted
-    count(f'worker 1 of 2, {fault} in the {direction} pass: the job ended in time and resumed with equal results')
+    count(f'worker 1 of 2, {signum.name} in the {direction} pass: the job ended in time and resumed with equal results')
 
 
 def test_a_run_is_resumed_on_another_number_of_workers(job, flags, tmp_path):
@@ -115,20 +107,3 @@ def test_a_run_is_resumed_on_another_number_of_workers(job, flags, tmp_path):
     assert 'differed between' not in resumed.text + done.stderr  # the statistics of the workers
     assert len(history(out)) == epochs + 1
     assert {len(kept) for kept in outcome(out)[1].values()} == {1}
-
-
-@pytest.mark.parametrize('dtype', ['float32', pytest.param('bfloat16', marks=needs_bfloat16)])
-def test_it_learns(job, flags, tmp_path, dtype):
-    """Bright left half or bright right half, in batches of 16 and a last one of 1 row."""
-    arrays = idx_files.dataset(97, 16)
-    for kind in ('train', 't10k'):
-        images, labels = arrays[f'{kind}-images-idx3-ubyte.gz'], arrays[f'{kind}-labels-idx1-ubyte.gz']
-        labels %= 2
-        images[labels == 0, :, :14] //= 4
-        images[labels == 1, :, 14:] //= 4
-    idx_files.write(tmp_path / 'mnist', arrays)
-    with job(2, PYTHON, '-m', 'gluon_mgpu.concise', '--horovod', *flags, '--data-dir', tmp_path, '--sync-batch-norm',
-             '--dtype', dtype, '--batch-size', '16', '--lr', '0.05', '--out-dir', tmp_path / 'run') as started:
-        assert started.end() == 0, started.text
-    first, *_, last = (float(row['loss']) for row in history(tmp_path / 'run'))
-    assert last < first / 2

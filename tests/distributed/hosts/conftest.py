@@ -4,17 +4,11 @@ from two_hosts import TwoHosts, obstacle
 
 
 @pytest.fixture
-def new_hosts(tmp_path):
-    """The class `TwoHosts` without its first argument."""
+def hosts(tmp_path):
+    """Two hosts with a fast link."""
     problem = obstacle()
     if problem:
         pytest.exit(f'two hosts cannot be simulated here: {problem}', returncode=pytest.ExitCode.USAGE_ERROR)
     (tmp_path / 'ssh').mkdir()
-    return lambda **link: TwoHosts(tmp_path / 'ssh', **link)
-
-
-@pytest.fixture
-def hosts(new_hosts):
-    """Two hosts with a fast link."""
-    with new_hosts() as two_hosts:
+    with TwoHosts(tmp_path / 'ssh') as two_hosts:
         yield two_hosts

@@ -19,7 +19,6 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
-from delayed_link import DelayedLink
 
 NAMES = 'host1', 'host2'
 ADDRESSES = '10.77.1.1', '10.77.1.2'
@@ -89,12 +88,6 @@ class Host:
         """Start the SSH server."""
         self.run(shutil.which('sshd', path=SBIN), '-o', f'ListenAddress={self.address}')
 
-    def block(self, ports: str) -> None:
-        """Drop all packets to these TCP ports of this host, such as ``'22'`` or ``'1024-65535'``."""
-        self.run('nft', 'add table inet blocked; '
-                 'add chain inet blocked input { type filter hook input priority 0; }; '
-                 f'add rule inet blocked input iifname eth0 ct state new tcp dport {{ {ports} }} drop')
-
     def kill_all(self) -> None:
         """Kill all processes of this host at once, except the first one, without which the host would be gone."""
         self.run(sys.executable, '-c', 'import os, signal; os.kill(-1, signal.SIGKILL)')
@@ -117,13 +110,10 @@ class Host:
 
 
 class TwoHosts:
-    """Context manager that creates the hosts and removes them. `folder` is for the SSH keys.
+    """Context manager that creates the hosts and removes them. `folder` is for the SSH keys."""
 
-    With `delay` in seconds and `loss` as a probability, the link delays each packet in each direction, and loses some.
-    """
-
-    def __init__(self, folder: Path, delay: float = 0, loss: float = 0):
-        self.folder, self.delay, self.loss = folder, delay, loss
+    def __init__(self, folder: Path):
+        self.folder = folder
         self._hosts: list[Host] = []
 
     def __getitem__(self, i: int) -> Host:
@@ -135,12 +125,8 @@ class TwoHosts:
             for name, address in zip(NAMES, ADDRESSES):
                 self._hosts.append(Host(name, address, self.folder))
                 stack.callback(self._hosts[-1].remove)
-            pids = [host.pid for host in self._hosts]
-            if self.delay or self.loss:
-                self.link = stack.enter_context(DelayedLink(pids, self.delay, self.loss))
-            else:
-                _run('ip', 'link', 'add', 'eth0', 'netns', pids[0], 'type', 'veth', 'peer', 'name', 'eth0',
-                     'netns', pids[1])
+            first, second = (host.pid for host in self._hosts)
+            _run('ip', 'link', 'add', 'eth0', 'netns', first, 'type', 'veth', 'peer', 'name', 'eth0', 'netns', second)
             for host in self._hosts:
                 host.run('ip', 'address', 'add', f'{host.address}/24', 'dev', 'eth0')
                 host.run('ip', 'link', 'set', 'eth0', 'up')
@@ -156,11 +142,11 @@ class TwoHosts:
         """The start of a command that runs with one worker on each host, launched on host1."""
         return self.launch_on(0)
 
-    def launch_on(self, first: int, *flags: str) -> tuple:
+    def launch_on(self, first: int) -> tuple:
         """Return the start of a command that is launched on host `first`, which has rank 0."""
         names = [self._hosts[first].name, self._hosts[1 - first].name]
         return (*self._hosts[first].enter, sys.executable, LAUNCHER, '--gloo', '--disable-cache', '-np', '2',
-                '-H', ','.join(f'{name}:1' for name in names), *flags)
+                '-H', ','.join(f'{name}:1' for name in names))
 
     def cut(self) -> None:
         """Cut the link."""

@@ -69,7 +69,6 @@ def check_training_data(data: tuple, batch_size: int, net: Any = None,
     """
     train_iter, test_iter = data
     for name, batches in (('training', train_iter), ('test', test_iter)):
-        check_pairs(batches)
         for X, y in map(as_pair, _in_memory(batches)):
             _check_labels(name, y, 10 if net is None else num_outputs(net, X))
     _check_batch_size(train_iter, batch_size, allgather)

@@ -67,10 +67,8 @@ def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None 
 
 
 def _first(name: str, size: int | None, images, labels) -> tuple:
-    if size is None:
-        return images, labels
-    size = integer(name, size, minimum=1, maximum=len(images))
-    return images[:size].copy(), labels[:size].copy()  # frees the other rows
+    rows = slice(None if size is None else integer(name, size, minimum=1, maximum=len(images)))
+    return images[rows], labels[rows]
 
 
 def load_data_fashion_mnist(batch_size: int, resize: int | None = None) -> tuple[BatchIterator, ...]:

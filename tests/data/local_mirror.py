@@ -14,13 +14,11 @@ class LocalMirror:
     """Web server that serves `files` (name -> bytes) until `close`.
 
     `trouble` maps a file's name to a fault: 'missing', 'wrong bytes', 'truncated', 'stalls' (half of the file, then
-    nothing until the server closes) or 'endless'. `meet`, a threading.Barrier, makes each transfer wait for others to
-    start.
+    nothing until the server closes) or 'endless'.
     """
 
-    def __init__(self, files: dict, trouble: dict | None = None,
-                 meet: threading.Barrier | None = None) -> None:
-        self.files, self.trouble, self.meet = files, trouble or {}, meet
+    def __init__(self, files: dict, trouble: dict | None = None) -> None:
+        self.files, self.trouble = files, trouble or {}
         self.fetched = []                      # names in the order of requests
         self.stalled = threading.Event()       # set once a transfer has stalled
         self.closing = threading.Event()
@@ -46,8 +44,6 @@ class LocalMirror:
             def do_GET(self):
                 name = self.path.rpartition('/')[2]
                 owner.fetched.append(name)
-                if owner.meet:
-                    owner.meet.wait(timeout=20)
                 trouble = owner.trouble.get(name)
                 found = name in owner.files and trouble != 'missing'
                 content = owner.files[name] if found else b''

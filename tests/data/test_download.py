@@ -1,11 +1,9 @@
 """Tests of downloads from local web servers that fail like real ones."""
-import errno
 import re
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -52,8 +50,8 @@ def serve(monkeypatch):
     """Return a function that starts a mirror and appends it to the list of mirrors."""
     servers = []
 
-    def start(trouble=None, meet=None, contents=CONTENTS):
-        servers.append(LocalMirror(contents, trouble, meet))
+    def start(trouble=None, contents=CONTENTS):
+        servers.append(LocalMirror(contents, trouble))
         add(servers[-1].mirror)
         return servers[-1]
 
@@ -208,17 +206,6 @@ def test_a_proxy_that_needs_another_package(tmp_path, serve, monkeypatch):
     assert f'({host(server.mirror)} not asked, Missing dependencies for SOCKS support.);' in error_of(tmp_path)
 
 
-def test_a_full_disk(tmp_path, serve, monkeypatch):
-    serve()
-
-    def sync(descriptor):
-        raise OSError(errno.ENOSPC, 'No space left on device')
-
-    monkeypatch.setattr('os.fsync', sync)
-    assert f'MNIST could not be stored in {tmp_path} (No space left on device);' in error_of(tmp_path)
-    assert content_of(tmp_path) == {}
-
-
 def test_output_on_the_screen(tmp_path, serve, capfd, monkeypatch):
     serve()
     download('mnist', tmp_path / 'a')
@@ -243,17 +230,6 @@ def start_download(server: LocalMirror, folder: Path) -> subprocess.Popen:
     args = [server.mirror, str(folder), *checksums(CONTENTS)]
     return subprocess.Popen([sys.executable, '-c', program, *args], stderr=subprocess.PIPE, text=True,
                             cwd=Path(gluon_mgpu.__file__).parents[1])
-
-
-@pytest.mark.slow
-def test_two_processes_at_the_same_time(tmp_path, serve):
-    server = serve(meet=threading.Barrier(2))  # each transfer waits until the other process's has started
-    processes = [start_download(server, tmp_path) for _ in range(2)]
-    for process in processes:
-        _, err = process.communicate(timeout=60)
-        assert process.returncode == 0, err
-    assert sorted(server.fetched) == sorted(2 * FILES)
-    assert content_of(tmp_path) == CONTENTS
 
 
 def test_an_interrupted_download(tmp_path, serve):

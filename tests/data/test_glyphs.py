@@ -1,15 +1,10 @@
 """Tests of the built-in dataset: its images, its seed, its cache."""
-import os
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy
 import pytest
 from slow import slow
 
-import gluon_mgpu
 from gluon_mgpu.data import glyphs
 from gluon_mgpu.data.glyphs import CELL, LETTERS, NUM_TEST, NUM_TRAIN, PEN, TEST_FONTS, TRAIN_FONTS, ZOOM
 
@@ -105,14 +100,6 @@ def test_blur_by_hand():
     numpy.testing.assert_allclose(glyphs.blur(ink, 3), expected, atol=1e-6)  # float32 thirds
 
 
-def test_poses_turn_and_scale_about_the_middle():
-    poses = glyphs.random_poses(numpy.random.default_rng(0), 2000).astype('float64')
-    area = numpy.linalg.det(poses[:, :, :2]) / glyphs.ZOOM ** 2
-    assert numpy.median(area) == pytest.approx(1, abs=0.05)  # sizes are as often above 1 as below
-    assert (area > 0).all()                                  # never mirrored
-    assert numpy.abs(poses.mean(0) / glyphs.ZOOM - [[1, 0, 0], [0, 1, 0]]).max() < 0.15
-
-
 def test_a_pose_by_hand():
     """A turn with the cosine 0.6 and the sine 0.8, a shear of 0.5, twice the width, and a shift to the pixel (1, 2)."""
     drawn = iter([[numpy.arctan2(0.8, 0.6)], [0.5], [[[numpy.log(2)], [0]]], [[[1], [2]]]])
@@ -155,24 +142,14 @@ def test_generated_once_and_then_read(tmp_path, small, monkeypatch):
     assert_same(glyphs.load(tmp_path / 'new' / 'cache'), first)
 
 
-def test_each_format_has_a_file(tmp_path, small, monkeypatch):
-    glyphs.load(tmp_path)
-    monkeypatch.setattr(glyphs, 'FORMAT', glyphs.FORMAT + 1)
-    glyphs.load(tmp_path)
-    assert len(list(tmp_path.iterdir())) == 2
-
-
 def damages(content: bytes) -> dict:
     middle = len(content) // 2
     flags = content.index(b'PK\x01\x02') + 8  # of the first file in the zip's directory: bit 0 means encrypted
-    encrypted, compressed = (content[:at] + bytes([value]) + content[at + 1:]
-                             for at, value in ((flags, 1), (flags + 2, 8)))
-    return {'empty': b'', 'cut': content[:middle], 'other': b'something else', 'encrypted': encrypted,
-            'compressed': compressed,
+    return {'empty': b'', 'cut': content[:middle], 'encrypted': content[:flags] + b'\1' + content[flags + 1:],
             'changed': content[:middle] + bytes([content[middle] ^ 0xFF]) + content[middle + 1:]}
 
 
-@pytest.mark.parametrize('damage', ['empty', 'cut', 'other', 'changed', 'encrypted', 'compressed', 'lacks an array'])
+@pytest.mark.parametrize('damage', ['empty', 'cut', 'changed', 'encrypted', 'lacks an array'])
 def test_a_damaged_cache_is_replaced(tmp_path, small, damage):
     first = glyphs.load(tmp_path)
     path, = tmp_path.iterdir()
@@ -189,30 +166,3 @@ def test_a_damaged_cache_is_replaced(tmp_path, small, damage):
 def test_a_cache_that_cannot_be_written(tmp_path, small):
     (tmp_path / 'file').touch()
     assert_same(glyphs.load(tmp_path / 'file'), glyphs.load(tmp_path / 'cache'))
-
-
-def test_interrupted_while_writing(tmp_path, small, monkeypatch):
-    def fsync(descriptor):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, 'fsync', fsync)  # the content is written, but the file is not renamed yet
-    with pytest.raises(KeyboardInterrupt):
-        glyphs.load(tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_two_processes_at_the_same_time(tmp_path, small):
-    program = ('import sys; from pathlib import Path; from gluon_mgpu.data import glyphs\n'
-               'glyphs.NUM_TRAIN, glyphs.NUM_TEST = 200, 50\n'
-               'glyphs.TRAIN_FONTS, glyphs.TEST_FONTS = ("DejaVuSans",), ("cmr10",)\n'
-               'glyphs.load(Path(sys.argv[1]))')
-    processes = [subprocess.Popen([sys.executable, '-c', program, str(tmp_path)], stderr=subprocess.PIPE,
-                                  cwd=Path(gluon_mgpu.__file__).parents[1]) for _ in range(2)]
-    for process in processes:
-        _, err = process.communicate(timeout=60)
-        assert process.returncode == 0 and b'Traceback' not in err, err
-    path, = tmp_path.iterdir()
-    written = path.read_bytes()
-    glyphs.load(tmp_path / 'other')
-    assert (tmp_path / 'other' / path.name).read_bytes() == written

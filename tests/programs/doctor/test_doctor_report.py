@@ -63,10 +63,3 @@ def test_stdout_that_cannot_be_written(path, status, line, monkeypatch, capsys):
         assert main([]) == status
     err = capsys.readouterr().err
     assert err.startswith(line) and bool(err) == bool(line)
-
-
-@pytest.mark.parametrize('timeout', ['0', '0.5', '10000000', 'long'])
-def test_an_invalid_timeout(timeout, capsys):
-    with pytest.raises(SystemExit):
-        main(['--timeout', timeout])
-    assert capsys.readouterr().err.startswith('doctor: --timeout ')

@@ -15,7 +15,7 @@ class DownloadError(ValueError):
 def find(folder: Path, name: str) -> Path | None:
     """Return the path of one of `FILES` in `folder`, with or without ``.gz``, or None."""
     paths = folder / name, folder / name.removesuffix('.gz')
-    return next(filter(Path.exists, paths), None)
+    return next((path for path in paths if path.exists()), None)
 
 
 def cache_dir() -> Path:

@@ -64,8 +64,8 @@ def _read(path: Path, row: tuple) -> numpy.ndarray:
 def md5(images: numpy.ndarray) -> str:
     """Return the MD5 of an uncompressed IDX file with these images."""
     header = numpy.array([0x0800 + images.ndim, *images.shape], '>u4')
-    digest = hashlib.md5(header, usedforsecurity=False)
-    digest.update(images)
+    digest = hashlib.md5(header.tobytes(), usedforsecurity=False)
+    digest.update(images.data)
     return digest.hexdigest()
 
 

@@ -96,7 +96,7 @@ class Job:
         if settings['timeline']:
             check_profiler(self.devices)
         self.data = load_data(settings['dataset'], settings['batch_size'], settings['data_dir'], settings['train_size'],
-                              settings['seed'], log=warn if on_rank_0 else lambda line: None,
+                              settings['seed'], log=warn if on_rank_0 else lambda *lines: None,
                               progress=on_rank_0 and not settings['quiet'], shard=self.workers.shard,
                               test_size=settings['test_size'], name=lambda name: ALL[name].flag,
                               validation_size=settings['validation_size'])

@@ -45,9 +45,9 @@ def _self_test(facts: dict) -> Iterator[Finding]:
         yield Finding('fault', f'not installed: {", ".join(missing)}', f'pip install {" ".join(missing)}')
     elif test['during']:
         yield _crash(facts)
-    errors = [test.get(stage, {}).get('error', '') for stage in STAGES]
-    for error in filter(None, errors):
-        if not (missing and 'ModuleNotFoundError' in error):
+    for stage in STAGES:
+        error = test.get(stage, {}).get('error', '')
+        if error and not (missing and 'ModuleNotFoundError' in error):
             yield from_line(error)
 
 

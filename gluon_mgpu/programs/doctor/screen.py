@@ -17,7 +17,7 @@ def screen(report: dict[str, Any], width: int = 80) -> list[str]:
     lines = [f'gluon_mgpu {report["gluon_mgpu"]}: training {verdict}', '']
     for finding in report['findings']:
         lines += _wrapped(f'{finding["level"].replace("fault", "FAULT")}: {finding["what"]}', width)
-        for remedy in filter(None, finding['remedy'].split('; ')):
+        for remedy in finding['remedy'].split('; ') if finding['remedy'] else []:
             lines += [f'  do: {remedy}'] if COMMAND.search(remedy) else _wrapped(f'  do: {remedy}', width)
         lines += ['']
     return lines + [line for title, text in _rows(report) for line in _wrapped(f'{title}: {text}', width)]

@@ -16,8 +16,9 @@ COPIES = ('copies without gradients, such as a moving average, a target network 
           'device on', 'update them on all devices after every batch, including devices without rows; what each device '
           'keeps for itself, leave out of what make returns')
 NOT_FINITE = 'parameters become NaN or infinite', 'look for NaN in the batches, and for a division by 0'
-STALE = ('the gradient of the batch before is added', 'set the gradients of devices without rows to 0 before the '
-         "sum: prepare_idle_devices(net, X, devices), or param.grad[:] = 0; with grad_req 'add', those of all devices")
+STALE = ('the gradient of the batch before is added', 'set the gradients of devices without rows, and of layers '
+         "that a batch does not use, to 0 before the sum: prepare_idle_devices(net, X, devices), or param.grad[:] = 0; "
+         "with grad_req 'add', those of all devices")
 OPTIMIZER = ("the optimizer's settings or state differ from those of one device",
              'give it the same settings on any number of devices, and update every device after every batch. With '
              'update_on_kvstore=False, each device calls it, and an optimizer that counts its calls or draws random '

@@ -103,9 +103,7 @@ def _limit(operators: list[Operator], params: dict[str, Any], name: str) -> int 
 
 
 def output_names(operators: list[Operator], outputs: list[str]) -> list[str]:
-    """Return the names of the layers whose results are outputs, with numbers for several results of a layer."""
-    layers = {array: (operator.node['name'], number)
-              for operator in operators for number, array in operator.outputs.items()}
-    found = [layers.get(array, (f'{array}_output', 0)) for array in outputs]
-    names = [name for name, _ in found]
-    return [name if names.count(name) == 1 else f'{name}{number}' for name, number in found]
+    """Return the names of the layers whose results are outputs, with their places if a layer has several."""
+    layers = {array: op.node['name'] for op in operators for array in op.outputs.values()}
+    names = [layers.get(array, f'{array}_output') for array in outputs]
+    return [name if names.count(name) == 1 else f'{name}{place}' for place, name in enumerate(names)]

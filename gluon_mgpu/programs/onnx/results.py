@@ -62,10 +62,9 @@ def compare(outputs: Sequence[str], examples: Sequence[Example], has_nan: Callab
         for inputs, results, found, words in examples:
             Y, Y_found = results[i], found[i]
             if (Y.shape, Y.dtype) != (Y_found.shape, Y_found.dtype):
-                advice = 'see batch_axis in docs/export.md' if Y.shape != Y_found.shape else (
-                    'MXNet infers another dtype than it computes, use astype in the network')
                 raise ValueError(f'no model is written because output {name} is {Y_found.dtype} {Y_found.shape} in '
-                                 f'the model and {Y.dtype} {Y.shape} in the network: {advice}')
+                                 f'the model and {Y.dtype} {Y.shape} in the network: see batch_axis in docs/export.md, '
+                                 'and use astype in the network if MXNet infers another dtype than it computes')
             if not (words or (numpy.isfinite(Y).all() and numpy.isfinite(Y_found).all())):
                 raise ValueError(f'no model is written because numbers of {name} for random inputs are not finite: '
                                  'check the parameters, or pass other examples to to_onnx')

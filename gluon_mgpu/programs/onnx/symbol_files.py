@@ -17,7 +17,6 @@ from .file_graph import SEED, check_outputs, example, in_float32, output_names, 
 from .graph import semantics_of
 
 MAX_SYMBOL = 2**26  # bytes
-PARAMETER = re.compile('(weight|bias|gamma|beta|alpha|mean|var|parameters)$')  # the ends of MXNet's names
 
 
 def load_files(symbol_file: str, params_file: str, shapes: Sequence[tuple], float32: bool = False) -> tuple:
@@ -83,13 +82,10 @@ def _with_prefix(symbol: Any, params: dict[str, Any]) -> dict[str, Any]:
 def _input_names(symbol: Any, params: dict, params_file: str, number: int) -> list[str]:
     """Return the names of the inputs; raise ValueError unless there are `number` of them."""
     names = [name for name in symbol.list_inputs() if name not in params]
-    if names and len(names) == number:
-        return names
-    attributes = symbol.attr_dict()
-    if missing := [name for name in names if '__lr_mult__' in attributes.get(name, {}) or PARAMETER.search(name)]:
-        raise ValueError(f'{", ".join(missing[:3])}: not in {params_file}, which has {next(iter(params), "nothing")}: '
-                         'give the parameters of this network, or write both files anew with net.export')
-    raise ValueError(f'--shape: must be given once for each input of the network: {", ".join(names)}')
+    if not names or len(names) != number:
+        raise ValueError(f'--shape: must be given once for each input of the network, which are those that '
+                         f'{params_file} does not have: {", ".join(names[:9])}{", ..." * (len(names) > 9)}')
+    return names
 
 
 def _block(symbol: Any, names: list[str], params: dict, params_file: str, float32: bool,

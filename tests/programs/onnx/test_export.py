@@ -24,7 +24,7 @@ from gluon_mgpu.data import load_data
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np, npx
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.programs import predict
-from gluon_mgpu.programs.load_run import load_run, run_to_load
+from gluon_mgpu.programs.load_run import trained_network
 from gluon_mgpu.programs.onnx import export
 from gluon_mgpu.programs.onnx.graph import semantics_of
 from gluon_mgpu.programs.onnx.writing import to_onnx
@@ -125,12 +125,8 @@ def test_a_run(module, chapter, capsys, devices):
         _, test_iter = load_data('mnist', 256, 'data')
         right = sum((run_model('b.onnx', X.asnumpy()).argmax(axis=1) == y.asnumpy()).sum() for X, y in test_iter)
         assert right == round(50 * float(history('run')[-1]['test_acc']))
-    found, metadata = run_to_load('run')
-    loaded = load_run(found, metadata['config'], devices)
-    X, _ = images(numpy.random.default_rng(1), 64)
-    X_first = np.array(X, ctx=devices[0])
-    expected = scratch.lenet(X_first, loaded[0]) if module is scratch else loaded(X_first)
-    assert_equal(run_model('b.onnx', X), expected.asnumpy())
+    net, X = trained_network(Path('run'))[0], images(numpy.random.default_rng(1), 64)[0]
+    assert_equal(run_model('b.onnx', X), net(np.array(X, ctx=devices[0])).asnumpy())
 
 
 def test_a_run_without_its_final_checkpoint(chapter, capsys):

@@ -39,7 +39,7 @@ def test_the_outputs_have_the_names_of_the_layers(run):
     pair = mx.sym.SliceChannel(data, num_outputs=2, name='halves')
     mx.sym.Group([data, mx.sym.exp(data, name='large'), pair[0], pair[1]]).save('net-symbol.json')
     mx.nd.save('net-0000.params', {'unused': mx.nd.ones(1)})
-    for flags, names in (([], ['data_output', 'large', 'halves0', 'halves1']), (['--output-names', 'a,b,c,d'], 'abcd')):
+    for flags, names in (([], ['data_output', 'large', 'halves2', 'halves3']), (['--output-names', 'a,b,c,d'], 'abcd')):
         assert run(*FILES, '--shape', '3,4', *flags)[0] == 0
         assert [value.name for value in onnx.load('net.onnx').graph.output] == [*names]
 

@@ -48,7 +48,8 @@ FITTING = ': check the sizes, the order and the batch axis of its inputs, and it
     (['net-symbol.json', 'list.params'], 'list.params: the second file must be NAME-0000.params'),
     (['net-symbol.json', 'missing', *IMAGE], 'missing: No such file or directory'),
     (['deep.json', 'net-0000.params', *IMAGE], 'deep.json: the first file must be NAME-symbol.json of net.export'),
-    (FILES, '--shape: must be given once for each input of the network: data'),
+    (FILES, '--shape: must be given once for each input of the network, which are those that net-0000.params does not '
+            'have: data'),
     ([*FILES, '--shape', '1,2'], 'the network cannot be traced with inputs (1, 2) or (2, 2), '),
     ([*FILES, *IMAGE, '--batch-axis', '4'], 'batch_axis 4: must be an axis of each of 1 inputs'),
     ([*FILES, *IMAGE, '--output-names', 'a,b'], "input_names ['data'], output_names ['a', 'b']: must be 1 and 1 names"),
@@ -82,16 +83,9 @@ def test_parameters_that_do_not_fit(net, run):
     mx.nd.save('less.params', {name: array for name, array in params.items() if name != missing})
     mx.nd.save('other.params', {name: mx.nd.ones([7] * array.ndim) for name, array in params.items()})
     status, line = run('net-symbol.json', 'less.params', *IMAGE)
-    assert status == 2 and line.startswith(f'{missing[4:]}: not in less.params, which has ')
+    assert status == 2 and line.endswith(f'less.params does not have: data, {missing[4:]}')
     status, line = run('net-symbol.json', 'other.params', *IMAGE)
     assert status == 2 and line.startswith('the network cannot be traced') and line.endswith(FITTING)
-
-
-def test_an_input_may_have_the_name_of_a_parameter(run):
-    """If --shape is given for it."""
-    saved(mx.sym.var('data') * mx.sym.var('loss_weight'), unused=[1])
-    assert run(*FILES, '--shape', '2,3', '--shape', '2,3')[0] == 0
-    assert run(*FILES, '--shape', '2,3')[1].startswith('loss_weight: not in net-0000.params')
 
 
 @mxnet_1
@@ -162,12 +156,14 @@ def test_a_first_input_without_batch(run):
 
 
 def test_names_that_are_given_twice(run):
-    saved(mx.sym.Group([mx.sym.exp(mx.sym.var('data'), name='exp')] * 2), unused=[1])
+    X = mx.sym.var('data')
+    saved(mx.sym.Group([mx.sym.exp(X, name='exp')] * 2), unused=[1])
+    assert run(*FILES, '--shape', '2,5')[0] == 0
+    assert [value.name for value in onnx.load('net.onnx').graph.output] == ['exp0', 'exp1']
+    saved(mx.sym.exp(X, name='data'), unused=[1])
     status, line = run(*FILES, '--shape', '2,5')
-    assert status == 2 and line.endswith('different from each other and from those of the parameters; in a command, '
-                                         'set --output-names')
-    assert run(*FILES, '--shape', '2,5', '--output-names', 'a,b')[0] == 0
-    assert [value.name for value in onnx.load('net.onnx').graph.output] == ['a', 'b']
+    assert status == 2 and line.endswith('those of the parameters; in a command, set --output-names')
+    assert run(*FILES, '--shape', '2,5', '--output-names', 'a')[0] == 0
 
 
 def test_names_that_are_not_ascii(run):
@@ -204,7 +200,7 @@ def test_the_order_of_several_inputs(run):
 
     exported(Net(), random(2, 3), random(2, 5))
     status, line = run(*FILES, '--shape', '2,3')
-    assert (status, line) == (2, '--shape: must be given once for each input of the network: data1, data0')
+    assert status == 2 and line.endswith(': data1, data0')
     status, line = run(*FILES, '--shape', '2,3', '--shape', '2,5')
     assert status == 2 and line.endswith(FITTING)
     status, line = run(*FILES, '--shape', '2,5', '--shape', '2,3')

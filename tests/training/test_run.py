@@ -3,7 +3,6 @@ import io
 import json
 import random
 import sys
-from types import SimpleNamespace
 
 import numpy
 import pytest
@@ -165,6 +164,7 @@ def test_a_line_that_cannot_be_printed_does_not_end_training(error, monkeypatch,
 
 
 def test_workers_get_the_parameters_once_with_the_first_batch():
+    """Without running statistics if the run is resumed: each worker has its own."""
     class OfTwo(Workers):
         size = 2
 
@@ -177,12 +177,17 @@ def test_workers_get_the_parameters_once_with_the_first_batch():
     class Shard(list):
         shard = (0, 2)
 
-    calls, run = [], Run(2, quiet=True, workers=OfTwo(SimpleNamespace(received=0)))
-    for _ in run.epochs(NO_PARAMETERS):
-        for _ in run.batches(Shard([('X', 'y'), ('other', 'y')])):
-            run.record_losses([np.zeros(1)])
-        run.end_epoch(0.5)
-    assert calls == [(('X',), True, 0)] and run.num_steps == 4
+    calls, state = [], None
+    for num_epochs in (2, 3):
+        run = Run(num_epochs, quiet=True, workers=OfTwo())
+        if state:
+            run.restore(state)
+        for _ in run.epochs(NO_PARAMETERS):
+            for _ in run.batches(Shard([('X', 'y'), ('other', 'y')])):
+                run.record_losses([np.zeros(1)])
+            run.end_epoch(0.5)
+        state = run.state()
+    assert calls == [(('X',), True, 0), (('X',), False, 4)] and run.num_steps == 6
 
 
 def test_each_epoch_has_its_own_random_numbers():

@@ -524,16 +524,15 @@ def with_old_gradients(step):
     return wrong
 
 
+UNKNOWN = 'The cause is unknown'
 NO_MEANS = 'sum the losses on each device and the gradients over all devices, without means'
 WRONG = {  # the chapter, its step with a mistake, most of them the book's, and words of the report
     "BERT: divided by a shard's weights": ('BERT', partial(step_of_bert, total_of=lambda weights, is_next: (
-        weights.sum() + 1e-8, len(is_next))), 'divide each term of the loss by its count in the whole batch'),
-    'seq2seq: clipped before the sum': ('seq2seq', partial(step_of_seq2seq, clip_shards=True),
-                                        'each device clips its own gradient before the sum'),
+        weights.sum() + 1e-8, len(is_next))), UNKNOWN),
+    'seq2seq: clipped before the sum': ('seq2seq', partial(step_of_seq2seq, clip_shards=True), UNKNOWN),
     "seq2seq: divided by a shard's words": ('seq2seq', partial(
-        step_of_seq2seq, num_tokens=lambda shards: float(shards[0][1].sum()), limit=1e9),
-        'divide the sum of the losses by the count of the whole batch'),
+        step_of_seq2seq, num_tokens=lambda shards: float(shards[0][1].sum()), limit=1e9), UNKNOWN),
     'NeuMF: the mean over a shard': ('NeuMF', partial(step_of_ranking, over_rows=np.mean), NO_MEANS),
     'GAN: gradients of the generator': ('GAN', with_old_gradients(step_of_gan),
-                                        'set the gradients of devices without rows to zero before the sum'),
+                                        'set the gradients of devices without rows, and of layers that a batch'),
 }

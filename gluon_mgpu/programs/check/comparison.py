@@ -48,6 +48,8 @@ def compare_with_one(several: Training, batches: Sequence, start: list | None = 
             why = f'the step raises {type(error).__name__} ({reason(error)})'
             return others._replace(skipped=[(len(batch[0]), why), *others.skipped])
         before, right = right, one.step(batch)[0]  # 2. only with batches that several devices can take
+        if [*map(numpy.shape, right)] != [*map(numpy.shape, first)]:
+            raise ValueError('train_batch freezes or unfreezes parameters: do so in make, and check each case')
         changes = largest(right, first)
         # A parameter that hardly changes, such as a bias before batch norm, is measured against the others. If none has
         # changed, the step may update only after several batches

@@ -23,12 +23,12 @@ OPTIMIZER = ("the optimizer's settings or state differ from those of one device"
              'give it the same settings on any number of devices, and update every device after every batch. With '
              'update_on_kvstore=False, each device calls it, and an optimizer that counts its calls or draws random '
              'numbers drifts apart')
-ROUNDING = ('NOT CHECKED: the differences may be rounding errors, of casts, or of gradients near 0 that Adam enlarges.',
-            'Do: check the step without casts, so that it computes in float64, or with plain SGD.')
-RANDOM = ('NOT CHECKED: the step draws random numbers, such as npx.dropout, and k devices draw others than one; or it '
+ROUNDING = ['NOT CHECKED: the differences may be rounding errors, of casts, or of gradients near 0 that Adam enlarges.',
+            'Do: check the step without casts, so that it computes in float64, or with plain SGD.']
+RANDOM = ['NOT CHECKED: the step draws random numbers, such as npx.dropout, and k devices draw others than one; or it '
           'keeps values that make does not return.',
           'Do: for the check, leave random numbers out, or draw them for the whole batch before it is split.', '',
-          'Repeated with another seed, one device computes something else as well.')
+          'Repeated with another seed, one device computes something else as well.']
 UNKNOWN = ('The cause is unknown: no weights of the rows explain the update. Each device may divide by a count of its '
            'own rows, clip its own gradient, use rows or labels of others, or round after its sum.')
 
@@ -47,7 +47,7 @@ def diagnose(several: Training, batches: Sequence, devices: list[str]) -> list[s
     if not found.wrong:
         found = compare_with_one(with_optimizer, batches, start)
         if with_optimizer.dtype is None and not any(found.rows[i][2] for i in found.wrong):
-            return [*ROUNDING]
+            return ROUNDING
         return _lines('WRONG: ', OPTIMIZER, 'With plain SGD instead, k devices equal one.')
     where = (f'WRONG in {len(found.wrong)} of {len(found.rows)} parameters after batch {len(found.batches)}, of '
              f'{counted(len(found.batches[-1][0]), "row")}')
@@ -73,9 +73,9 @@ def _batch(several: Training, found: Comparison, where: str, devices: list[str],
         return copies
     if weights is None or all_once:
         if _is_random(several, found):
-            return [*RANDOM]
+            return RANDOM
         if max(found.rows[i][1] for i in found.wrong) < FLOAT16:
-            return [*ROUNDING]
+            return ROUNDING
     if weights is None:
         return [f'{where}. {UNKNOWN}']
     n, k = len(found.batches[-1][0]), len(devices)

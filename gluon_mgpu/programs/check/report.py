@@ -132,8 +132,7 @@ def _report(training: Training, batches: Sequence, names: list) -> Report:
     several, (dropout, batch_norm) = prepare(training, batches[0])
     found = compare_with_one(several, batches)
     if len(found.unchanged) == found.trained and not found.wrong:
-        raise ValueError(f'train_batch changes no parameter on one device in '
-                         f'{counted(len(found.batches), "batch")}: it must update those that make returns')
+        raise ValueError('train_batch changes no parameter on one device: it must update those that make returns')
     if found.wrong and batch_norm:
         several = replace(several, switched_off=('dropout', 'batchnorm'))
         found = compare_with_one(several, batches)

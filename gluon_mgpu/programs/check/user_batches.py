@@ -24,8 +24,7 @@ def cut(batches: Iterable, k: int) -> tuple[list, Any]:
         if rows >= sum(sizes):
             break
     if not read:
-        raise ValueError(f'batches is empty, {batches!r:.50}: pass a list of batches, such as [(X, y)], not an '
-                         'iterator that has been read')
+        raise ValueError('batches is empty: pass a list such as [(X, y)], not an iterator that has been read')
     if rows < sizes[0]:
         raise ValueError(f'batches with {counted(rows, "row")} in all: {k} devices need at least {sizes[0]}')
     repeated = [numpy.resize(numpy.concatenate(parts), (sum(sizes), *parts[0].shape[1:])) for parts in zip(*read)]

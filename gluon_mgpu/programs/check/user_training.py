@@ -1,6 +1,4 @@
 """A user's training on some devices, with what the check changes in it."""
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,7 +35,7 @@ class Training:
     seed: int = 0                   # of the steps
     job: Workers | None = None      # all workers, if `workers` is this one alone
 
-    def on_one_device(self) -> Training:
+    def on_one_device(self) -> 'Training':
         """Return the same training on the first device only."""
         return replace(self, devices=self.devices[:1], workers=Workers(), job=self.job or self.workers)
 
@@ -50,10 +48,9 @@ class Training:
         seed_all(0, 0)
         state = self.make(self.devices, self.workers)
         self._create_deferred(state)
-        blocks = [block for _, block in find_all(state, gluon.Block)]
-        hybridized = [block for block in blocks if isinstance(block, gluon.HybridBlock) and block._active]
-        for kind in self.switched_off:
-            for block in blocks:
+        hybridized = [block for _, block in find_all(state, gluon.HybridBlock) if block._active]
+        for _, block in find_all(state, gluon.Block):
+            for kind in self.switched_off:
                 if has_layer(block, kind):
                     switch_off(block, kind)
         for _, trainer in find_all(state, gluon.Trainer):

@@ -97,7 +97,7 @@ def test_mistakes_outside_the_range_of_the_example(code, kind, wrong, values, mo
     ("F.npx.softmax(X, (X * 0).astype('int32')[:, 0] + 2, use_length=True)", 'zeros, ones'),
     ('F.np.maximum(F.np.sqrt(X), 0.1) + F.np.exp(X) / F.np.exp(X)', 'zeros, ones, negative, large, shifted')])
 def test_the_line_says_what_was_compared(code, values):
-    """Where MXNet makes numbers of NaN, the model does not have to; invalid lengths would end the process."""
+    """The model may keep NaN of which MXNet makes numbers; invalid lengths would end the process."""
     line = line_of(Lambda(lambda F, X: eval(code, {'F': F, 'X': X})), np.abs(random(2, 3)))
     assert line.endswith('of its largest number; compared for (2, 3) and (4, 3) in the range of the example; other '
                          f'values: {values}')

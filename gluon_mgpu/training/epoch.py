@@ -102,7 +102,7 @@ class _CurrentEpoch:
         sums = numpy.array([(l.sum(), len(l)) for l in losses])  # loss and rows of each batch
         self._batches_per_read = self._next_read_size(len(batches))
         if self._workers.size > 1:
-            gathered = self._workers.allgather((sums, self._batches_per_read), 'the losses')
+            gathered = self._workers.allgather((sums, self._batches_per_read), 'an exchange of losses')
             sums = sum(of_worker for of_worker, _ in gathered)
             self._batches_per_read = gathered[0][1]  # that of rank 0, so that all read the same batches
         self._count(sums.tolist())

@@ -168,7 +168,7 @@ def train_with_run(workers, batches, num_epochs=2, evaluates=lambda workers: Tru
         for X, y in run.batches(batches):
             run.record_losses(concise.train_batch(X, y, net, loss, trainer, devices, ROWS))
         if evaluates(workers):
-            evaluate_accuracy_gpus(net, batches, devices=devices, workers=workers)
+            evaluate_accuracy_gpus(lambda X: net(X) > 0, batches, devices=devices, workers=workers)
         run.end_epoch(0)
     return values(net)
 

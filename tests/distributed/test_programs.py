@@ -64,7 +64,7 @@ def test_all_workers_refuse(refusals, name, words):
 
 
 @pytest.mark.parametrize('name, exchange', [
-    ('unknown_lengths', 'the losses (epoch 1)'),
+    ('unknown_lengths', 'an exchange of losses (epoch 1)'),
     ('only_rank_0_evaluates', 'an evaluation (epoch 1)'),
     ('one_freezes_a_layer', 'the sum of the gradients')])
 def test_an_exchange_that_does_not_end(job, tmp_path, name, exchange):

@@ -87,11 +87,11 @@ class HorovodWorkers(Workers):
                 error = caught
         self._hvd.shutdown()  # ends the exchanges of all workers
         clear_engine_errors()
-        if isinstance(error, mx.MXNetError):
-            if not any(name in str(error) for name in ('Horovod', 'gloo')):
-                raise error
+        if any(name in str(error) for name in ('Horovod has been shut down', 'gloo')):
             raise JobError('another worker has failed, was stopped or has ended its program' + self.resume_hint,
                            reported=self.rank > 1) from None
+        if isinstance(error, mx.MXNetError):
+            raise error
 
     def extend_allreduce(self, algorithm: Callable) -> Callable:
         def over_all_workers(data: list) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..base.arguments import integer
 from ..base.machine import num_cores
+from ..base.text import described
 from ..mxnet_setup.runtime import import_mxnet, omp_threads
 from .gpus import check_gpus, num_mxnet_gpus, usable_gpus, why_no_gpus
 
@@ -87,7 +88,8 @@ def check_list(devices: Iterable[Context]) -> list[Context]:
     """Return devices as a list; raise ValueError for a single one, for text, and for what has no definite order."""
     found = None if not isinstance(devices, Iterable) or isinstance(devices, (str, Set, Mapping)) else [*devices]
     if found is None or any(isinstance(device, (list, tuple)) for device in found):
-        raise ValueError(f'{devices!r} is not a list of devices: write [mx.cpu(0), mx.cpu(1)]')
+        what = repr(devices) if found is None else described(found)
+        raise ValueError(f'{what} is not a list of devices: write [mx.cpu(0), mx.cpu(1)]')
     return found
 
 

@@ -1,10 +1,9 @@
 """The parameters of a network, a Gluon block or plain lists of arrays."""
-import random
 from typing import Any
 
 import numpy
 
-from ..mxnet_setup.compat import gluon, layers_of, mx, running_statistics, zeros
+from ..mxnet_setup.compat import gluon, layers_of, running_statistics, zeros
 from ..parallel.sync_batch_norm.synchronized import SyncBatchNorm
 
 
@@ -90,13 +89,6 @@ def trained_arrays(net: Any) -> list:
     return [arrays[0] for name, arrays in copies(net).items() if name not in without_gradients]
 
 
-def layers(net: Any) -> dict[str, str]:
-    """Describe the layers of a Gluon network by what its parameters do not show, such as the kind of an activation."""
-    options = '_act_type', '_rate', '_alpha', '_kwargs'
-    return {f'layer {i}': f'{type(layer).__name__} {[vars(layer)[name] for name in options if name in vars(layer)]}'
-            for i, layer in enumerate(layers_of(plain(net)))}
-
-
 def first_non_finite(net: Any) -> str:
     """Return the name of the first parameter that training has made NaN or infinite on any device, or ''; waits."""
     unchanged = unchanged_names(net)
@@ -116,14 +108,6 @@ def first_unequal(net: Any) -> str:
         if differs and name not in without_gradients:
             return name
     return ''
-
-
-def seed_all(seed: int, epoch: int) -> None:
-    """Seed MXNet, NumPy and Python's `random` with a number that depends on a seed and an epoch."""
-    number = int(numpy.random.SeedSequence((seed, epoch)).generate_state(1)[0]) % 2**31
-    mx.random.seed(number)
-    numpy.random.seed(number)
-    random.seed(number)
 
 
 def _registered(net: Any) -> dict[str, Any]:

@@ -27,8 +27,9 @@ from ..parallel.workers import Workers, checksum
 from .callback import Callback, callback_list
 from .epoch import DivergenceError, _CurrentEpoch, check_num_epochs, check_state
 from .history import EpochResult, summary, write_history
-from .parameters import copies, first_non_finite, first_unequal, layers, seed_all, trained_arrays
+from .parameters import copies, first_non_finite, first_unequal, trained_arrays
 from .schedules import rates
+from .seeds import seed_all
 
 GROWTH = 10  # a run warns if the loss of the last epoch is more than this many times that of the first batch
 
@@ -116,8 +117,7 @@ class Run:
             check_trainer(trainer)
         seed = None if seed is None else integer('seed', seed, minimum=0)
         self.net, self.trainer, self._seed, self._lrs = net, trainer, seed, rates(lr)
-        self.workers.check_equal({'num_epochs': self.num_epochs, 'seed': seed, 'lr': None if callable(lr) else lr,
-                                  **layers(net)})
+        self.workers.check_equal({'num_epochs': self.num_epochs, 'seed': seed, 'lr': None if callable(lr) else lr})
         with contextlib.closing(self):
             self._call('train_begin')  # 1. a callback may restore the state of an earlier process
             self._write_history()  # 2. without epochs that this state does not have

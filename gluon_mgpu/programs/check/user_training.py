@@ -12,7 +12,7 @@ from ...base.nested import refill
 from ...base.program import clear_engine_errors, reason
 from ...mxnet_setup.compat import assign, fill, gluon, make_array, mx, np, npx
 from ...parallel.workers import Workers
-from ...training.parameters import seed_all
+from ...training.seeds import seed_all
 from .contents import arrays_by_device, cast, find_all, has_layer, place, switch_off
 
 

@@ -107,7 +107,6 @@ class Job:
         all_devices = [name for names in devices for name in names]
         self.config = {'chapter': self.chapter.name, **settings, 'devices': all_devices, 'num_gpus': len(all_devices),
                        'data_dir': settings['data_dir'] and os.path.abspath(settings['data_dir']),
-                       'out_dir': settings['out_dir'] and os.path.abspath(settings['out_dir']),
                        'workers': self.workers.size, 'dataset': train_iter.dataset,
                        'train_size': train_iter.num_rows + (settings['validation_size'] or 0),
                        'train_digest': train_iter.digest, 'test_digest': test_iter.digest,
@@ -131,9 +130,11 @@ class Job:
 
     def open_folder(self) -> Path:
         """On rank 0, create and lock the run's folder, or take that of the run to resume, and write config.json."""
+        out_dir = self.settings['out_dir']
+        self.config['out_dir'] = out_dir and os.path.abspath(out_dir)
         if self.resumed is None:
             self.config['run_id'] = secrets.token_hex(8)
-            return claim_folder(self.settings['out_dir'], self.chapter.name, self.config, self._stack)
+            return claim_folder(out_dir, self.chapter.name, self.config, self._stack)
         folder, config, checkpoint, metadata = self.resumed
         self.config['run_id'] = config.get('run_id')
         changed = changes(self.resumed, self.config)

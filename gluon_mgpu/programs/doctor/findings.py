@@ -66,11 +66,10 @@ def _crash(facts: dict) -> Finding:
 
 
 def _speed(facts: dict) -> Iterator[Finding]:
-    speed, cores = facts['self_test'].get('speed', {}), facts['cores']['count']
-    if speed.get('speed_up', SLOW) < SLOW and cores > 1:
-        busy = f' (load {speed["load"]:.1f} on {cores} cores)' if speed['load'] else ''
-        yield Finding('warning', f'two devices are only {speed["speed_up"]:.2f} times as fast as one', _unset(facts) or
-                      f'repeat when the cores are idle{busy}; in a container, check its CPU limit')
+    speed_up = facts['self_test'].get('speed', {}).get('speed_up', SLOW)
+    if speed_up < SLOW and facts['cores']['count'] > 1:
+        yield Finding('warning', f'two devices are only {speed_up:.2f} times as fast as one', _unset(facts) or
+                      'repeat when the cores are idle; in a container, check its CPU limit')
 
 
 def _gpus(facts: dict) -> Iterator[Finding]:

@@ -90,7 +90,6 @@ def speed() -> dict[str, Any]:
     if len(chosen) < 2:
         return {}
     X, y = _batch(ROWS[chosen[0].device_type])
-    load = os.getloadavg()[0]
 
     def train(devices: list, replicas: list) -> float:
         start = time.perf_counter()
@@ -103,7 +102,7 @@ def speed() -> dict[str, Any]:
               for devices in (chosen[:1], chosen)]
     seconds = [[train(*group) for group in groups] for _ in range(1 + ROUNDS)]
     one, two = map(median, zip(*seconds[1:]))
-    return {'seconds': [one, two], 'speed_up': one / two, 'load': load,
+    return {'seconds': [one, two], 'speed_up': one / two,
             'says': f'LeNet: {1000 * one:.0f} ms per step on one device, {1000 * two:.0f} ms on two, which are '
                     f'{one / two:.2f} times as fast'}
 

@@ -36,8 +36,6 @@ def test_nothing_is_wrong():
      'training for one step failed (KeyError: a: b)', 'report it'),
     ({'self_test__allreduce': {'error': 'sums over the devices are wrong (ring): do not train; report it'}}, 'fault',
      'sums over the devices are wrong (ring)', 'do not train; report it'),
-    ({'self_test__speed__speed_up': 1.1, 'self_test__speed__load': 1.9}, 'warning',
-     'two devices are only 1.10 times as fast as one', 'repeat when the cores are idle (load 1.9 on 2 cores)'),
     ({'self_test__speed__speed_up': 1.1, 'engine__you': {'MXNET_CPU_TEMP_COPY': '4'}},
      'warning', 'two devices are only 1.10', 'unset MXNET_CPU_TEMP_COPY'),
     ({'self_test__speed__speed_up': 1.1}, 'warning', 'two devices are only 1.10', 'in a container'),

@@ -73,8 +73,8 @@ def _errors_of_user(advice: str = '') -> Iterator[None]:
 
 
 def _random_images() -> list:
-    rng = numpy.random.default_rng(0)
-    return [(rng.normal(size=(256, 1, 28, 28)).astype('float32'), rng.integers(0, 10, 256).astype('int32'))]
+    X = numpy.random.default_rng(0).normal(size=(256, 1, 28, 28))
+    return [(X.astype('float32'), numpy.arange(256, dtype='int32') % 10)]
 
 
 def _load(name: str) -> Any:

@@ -2,7 +2,8 @@
 import re
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from types import FunctionType, ModuleType
+from itertools import repeat
+from types import ModuleType
 from typing import Any
 
 import numpy
@@ -12,7 +13,7 @@ from ...networks.graph_operators import build, operators_of
 from ...networks.static_shapes import StaticSequential
 from ...training.parameters import by_name, plain
 
-ATOMS = {str, bytes, int, float, bool, type(None), type, ModuleType, FunctionType, numpy.ndarray}
+ATOMS = {str, bytes, int, float, bool, type(None), type, ModuleType, numpy.ndarray}
 CONTAINERS = list, tuple, deque, dict
 BLOCK_ATTRIBUTES = vars(StaticSequential()).keys()  # Gluon's own, of every block, and ours
 LAYERS = {  # with the settings that switch them off in a graph
@@ -47,18 +48,15 @@ def find_all(value: Any, kind: Any) -> Iterator[tuple[str, Any]]:
 
 def _parts(value: Any, is_attribute: bool) -> Iterable[tuple[Any, Any]]:
     """Return the names and values in a value."""
-    if isinstance(value, dict):
-        return value.items()
     if isinstance(value, CONTAINERS):
-        return [('', item) for item in value]
+        names, values = (value, value.values()) if isinstance(value, dict) else (repeat(''), value)
+        return [] if ATOMS.issuperset(map(type, values)) else zip(names, values)  # such as many words
     if isinstance(value, gluon.Parameter):
         return [('', array) for array in value._data or ()]
     if isinstance(value, gluon.Block):
         own = {name: part for name, part in vars(value).items() if name not in BLOCK_ATTRIBUTES}
         return {**by_name(value), **children(value), **own}.items()
-    if is_attribute or isinstance(value, mx.nd.NDArray):
-        return []
-    return getattr(value, '__dict__', {}).items()
+    return [] if is_attribute else getattr(value, '__dict__', {}).items()
 
 
 def place(path: str, array: Any) -> tuple[str, tuple]:

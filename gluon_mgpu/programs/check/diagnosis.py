@@ -101,6 +101,5 @@ def _is_right(several: Training, batches: Sequence, start: list) -> bool:
 
 def _is_random(several: Training, found: Comparison) -> bool:
     """Return whether the last batch changes the parameters on one device otherwise with another seed."""
-    one = several.on_one_device()
-    first, second = (updates(replace(one, seed=seed), found, found.batches) for seed in (0, 1))
+    first, second = (updates(replace(several.on_one_device(), seed=seed), found, found.batches) for seed in (0, 1))
     return bool(abs(first - second).max() > RESIDUAL['float64'] * abs(first).max())

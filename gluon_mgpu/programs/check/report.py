@@ -44,7 +44,7 @@ class Report:
     @property
     def is_checked(self) -> bool:
         """Return whether the step is known to be right or wrong."""
-        return not (self.diagnosis and self.diagnosis[0].startswith('NOT CHECKED'))
+        return not ''.join(self.diagnosis).startswith('NOT CHECKED')
 
     def __str__(self):
         shown = sorted(self.parameters, key=lambda row: row[3] == 'equal')[:MAX_LINES]

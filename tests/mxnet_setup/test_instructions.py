@@ -108,7 +108,7 @@ instructions.amx_obstacle.cache_clear()
 for name in runtime.prepare().variables:
     del os.environ[name]
 runtime.prepare.cache_clear()
-print(runtime.prepare().variables.get('DNNL_MAX_CPU_ISA'))
+print(runtime.prepare().variables.get('DNNL_MAX_CPU_ISA'), flush=True)
 from gluon_mgpu.mxnet_setup.compat import mx
 mx.nd.softmax(mx.nd.ones((1, 2))).wait_to_read()
 print(subprocess.run('echo "${{DNNL_MAX_CPU_ISA-unset}}" "${{OPENBLAS_CORETYPE-unset}}"', shell=True,

@@ -64,12 +64,12 @@ def test_all_workers_refuse(refusals, name, words):
 
 
 @pytest.mark.parametrize('name, exchange', [
-    ('unknown_lengths', 'an exchange of losses (epoch 1)'),
-    ('only_rank_0_evaluates', 'an evaluation (epoch 1)'),
+    ('unknown_lengths', r'an exchange of \w+ \(epoch 1\)'),
+    ('only_rank_0_evaluates', r'an evaluation \(epoch 1\)'),
     ('one_freezes_a_layer', 'the sum of the gradients')])
 def test_an_exchange_that_does_not_end(job, tmp_path, name, exchange):
     text = output(job, tmp_path, name, GLUON_MGPU_EXCHANGE_TIMEOUT='5')
-    assert f' has waited 5 s for the others in {exchange}: all workers must take the same steps' in text, text
+    assert re.search(f' has waited 5 s for the others in {exchange}: all workers must take the same steps', text), text
 
 
 def test_a_program_without_with_block(job, tmp_path):

@@ -239,7 +239,7 @@ def accumulating(net):
     (lambda: accumulating(small_net()), {}, "net has parameters with grad_req 'add'"),
     (small_net, {'dtype': 'bfloat16'}, "dtype 'bfloat16' is for ResNet-18|^dtype bfloat16: "),
     (small_net, {'momentum': 1}, 'momentum 1: must be a number of at least 0 and less than 1'),
-    (small_net, {'optimizer': 'lamb'}, "optimizer 'lamb': must be one of sgd, nag, adam"),
+    (small_net, {'optimizer': 'lamb'}, "optimizer 'lamb': must be one of sgd, adam"),
     (small_net, {'optimizer': 'adam', 'momentum': 0.9}, 'momentum 0.9: adam has none; leave it out'),
     (small_net, {'clip_norm': 0}, 'clip_norm 0: must be a number above 0'),
     (small_net, {'weight_decay': -1}, 'weight_decay -1: must be a number of at least 0'),

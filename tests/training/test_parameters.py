@@ -72,10 +72,9 @@ def test_unregistered_parameters_cause_a_warning(devices, tmp_path):
     net = gluon.nn.Sequential()
     net.add(Hidden())
     net.initialize(ctx=devices)
-    for function in checkpoint.save, checkpoint.load:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter('always')
-            function(tmp_path / 'a', net)
-        lines = [str(warning.message) for warning in caught if warning.filename == __file__]
-        assert len(lines) == 2 and lines[0].startswith('Hidden.layers holds parameters that are not registered')
-        assert lines[1].startswith('Hidden.scale holds')
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter('always')
+        checkpoint.save(tmp_path / 'a', net)
+    lines = [str(warning.message) for warning in caught if warning.filename == __file__]
+    assert len(lines) == 2 and lines[0].startswith('Hidden.layers holds parameters that are not registered')
+    assert lines[1].startswith('Hidden.scale holds')

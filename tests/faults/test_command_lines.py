@@ -68,7 +68,7 @@ ONE_CHAPTER = {
                 '--resume run']}
 OTHER_PROGRAMS = {
     'devices': ['--unknown', 'word'],
-    'doctor': ['--unknown', 'word', '--timeout', '--timeout 0', '--timeout -1', '--timeout nan', '--timeout soon'],
+    'doctor': ['--unknown', 'word', '--timeout', '--timeout nan', '--timeout soon'],
     'plot': ['', 'missing', 'empty', 'taken', '--out x', "run --out ''", 'broken-run'],
     'predict': ['', 'missing', 'empty', 'taken', 'file', 'broken-run', 'run no-image', 'run file', 'run data', 'run',
                 'concise-run', 'run --devices gpu:0', "run --devices ''", 'run --data-dir missing',

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -67,7 +67,7 @@ class _PartSums:
         """True in the last part, which updates the parameters."""
         return self._part == self._num_parts - 1
 
-    def parts(self) -> Any:
+    def parts(self) -> Iterator[tuple[Any, Any]]:
         """Yield (X, y) of each part."""
         for part in range(self._num_parts):
             self._part, rows = part, shard_rows(self._num_rows, part, self._num_parts)

@@ -20,7 +20,10 @@ def params_with_gradients(net: Any) -> list[gluon.Parameter]:
 
 
 def gradients(net: Any, devices: list) -> list:
-    """Return the gradients of a network on these devices."""
+    """Return the gradient arrays of a network on these devices, device by device; does not block.
+
+    `net` is a Gluon network, its parameters, or a list of arrays for each device, as above.
+    """
     if _is_lists_of_arrays(net):
         return [param.grad for params in net for param in params if param.ctx in devices]
     params = [param for param in params_with_gradients(net) if not param._deferred_init]
@@ -28,11 +31,22 @@ def gradients(net: Any, devices: list) -> list:
 
 
 def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:
-    """Set the gradients of the devices that got no rows of the batch `X` to 0, in place.
+    """Set the gradients of the devices that got no rows of a batch to 0, in place; call it between backward and sum.
 
-    With n rows, these are the devices after the first n. Otherwise they would add the gradients of the batch before to
-    the sum. Gradients with ``grad_req='add'`` stay, because they are sums. If `net` has batch norm, these devices also
-    get the running statistics of the first device, after a wait for all devices; otherwise this does not block.
+    Otherwise these devices would add their gradients of the batch before to the sum. Gradients with ``grad_req='add'``
+    stay, because they are sums. If `net` has batch norm, these devices also get the running statistics of the first
+    device, after a wait for all devices; otherwise this does not block.
+
+    Source: none in the book, whose batches have rows for all devices.
+
+    Parameters
+    ----------
+    net : gluon.Block, its parameters, or list of lists of np.ndarray
+        As for `gradients`.
+    X : np.ndarray, (n, ...), or nested lists and tuples of such arrays
+        The whole batch, or any array with its n rows. The devices without rows are those after the first n.
+    devices : list of mx.Context
+        Those that the batch was split over.
     """
     num_rows = len(leaves(X)[0])
     if idle_devices := devices[num_rows:]:

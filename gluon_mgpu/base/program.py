@@ -51,7 +51,8 @@ def show(*lines: str, stream: TextIO | None = None) -> None:
 
 def warn(*lines: str) -> None:
     """Print lines on stderr; see `show`."""
-    show(*lines, stream=sys.stderr)
+    if sys.stderr is not None:  # closed before Python started
+        show(*lines, stream=sys.stderr)
 
 
 def _discard(stream: TextIO) -> None:

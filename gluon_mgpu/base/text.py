@@ -1,4 +1,5 @@
 """Text of messages, possibly with names from files and machines of others."""
+import sys
 
 # Control characters, which a terminal obeys, separators of lines, and signs that reorder text
 CONTROL = {number: repr(chr(number))[1:-1] for number in (
@@ -12,7 +13,9 @@ def printable(text: str) -> str:
 
 def print_text(*lines: object, stream=None) -> None:
     """Print lines, possibly with text of others; see `printable`. OSError if they cannot be written."""
-    print(*(printable(str(line)) for line in lines), sep='\n', file=stream, flush=True)
+    encoding = getattr(stream or sys.stdout, 'encoding', None) or 'utf-8'  # of a terminal, possibly ASCII
+    text = '\n'.join(printable(str(line)) for line in lines)
+    print(text.encode(encoding, 'backslashreplace').decode(encoding), file=stream, flush=True)
 
 
 def counted(number: int, singular: str) -> str:

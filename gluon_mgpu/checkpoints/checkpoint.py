@@ -71,9 +71,9 @@ def snapshot(net: Any, trainer: Any = None, workers: Workers | None = None) -> S
     if unknown := of_unknown_shape(net):
         warnings.warn(f'{unknown[0]} has no values yet, because no batch has passed through its layer: '
                       f'{counted(len(unknown), "parameter")} will not be part of the checkpoint', stacklevel=3)
+    record: dict[str, Any] = {'left_out': unknown} if unknown else {}
     arrays = {key: per_device if key.startswith('gradients/') else _merge_equal(per_device)  # gradients are summed
               for key, per_device in state.collect_network(net, workers or Workers()).items()}
-    record: dict[str, Any] = {}
     if trainer is not None:
         record['optimizer'], states = state.collect_optimizer(trainer, net)
         arrays |= {f'states/{name}': _merge_equal([array.asnumpy() for array in per_device])
@@ -104,7 +104,7 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, log: Callable[[
     record, arrays = workers.on_rank_0(lambda: read(path))
     parameters = {key.partition('/')[2]: kept for key, kept in arrays.items() if key.startswith('parameters/')}
     check_initialized(net)
-    state.check_network(path, net, parameters, arrays)
+    state.check_network(path, net, parameters, arrays, record.get('left_out', []))
     if trainer is not None:
         state.check_optimizer(path, trainer, net, record.get('optimizer', {}), arrays)
     create_deferred(net, {name: kept[0].shape for name, kept in parameters.items()})
@@ -151,6 +151,7 @@ def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
             arrays.setdefault(name, []).append(tensors[key])
         if not (sha256_of(record, tensors) == expected
                 and isinstance(record['metadata'], dict) and isinstance(record.get('optimizer', {}), dict)
+                and isinstance(record.get('left_out', []), list)
                 and all(len({(array.shape, array.dtype) for array in copies}) == 1 for copies in arrays.values())):
             raise ValueError
     except OSError as error:

@@ -12,7 +12,7 @@ from ..base.arguments import is_count, is_number
 from ..base.nested import leaves
 from ..mxnet_setup.compat import MXNET_MAJOR, assign, mx, npx
 from ..parallel.workers import Workers
-from ..training.parameters import by_name, copies, of_unknown_shape, with_grad_req
+from ..training.parameters import by_name, copies, with_grad_req
 from ..training.schedules import go_to_update
 
 NUMBERS = ('m_schedule', 'last_lr', 'cur_lr')  # Nadam and LARS keep these from step to step
@@ -32,10 +32,13 @@ def collect_network(net: Any, workers: Workers) -> dict[str, list]:
     return {**on_host, **{key: [array for each in gathered for array in each[key]] for key in own}}
 
 
-def check_network(path, net: Any, kept: dict[str, list], arrays: dict[str, list]) -> None:
-    """Raise CheckpointError if the parameters in a checkpoint, or the gradients in `arrays`, do not fit the network."""
+def check_network(path, net: Any, kept: dict[str, list], arrays: dict[str, list], left_out: list) -> None:
+    """Raise CheckpointError if the parameters in a checkpoint, or the gradients in `arrays`, do not fit the network.
+
+    The network may have the parameters that were `left_out`, because their shape was unknown.
+    """
     params = by_name(net) if hasattr(net, 'collect_params') else {k: arrays[0] for k, arrays in copies(net).items()}
-    if differing := sorted((params.keys() ^ kept.keys()) - {*of_unknown_shape(net)}):
+    if differing := sorted((params.keys() ^ kept.keys()) - {*map(str, left_out)}):
         raise CheckpointError(f'{path}: of another network, only one of the two has {differing[0]}')
     for name, (found, *_) in kept.items():
         shape, dtype = params[name].shape, numpy.dtype(params[name].dtype)

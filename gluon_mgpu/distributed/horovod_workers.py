@@ -87,7 +87,8 @@ class HorovodWorkers(Workers):
                 error = caught
         self._hvd.shutdown()  # ends the exchanges of all workers
         clear_engine_errors()
-        if any(name in str(error) for name in ('Horovod has been shut down', 'gloo')):
+        if isinstance(error, RuntimeError) and any(name in str(error) for name in (
+                'Horovod has been shut down', 'gloo')):
             raise JobError('another worker has failed, was stopped or has ended its program' + self.resume_hint,
                            reported=self.rank > 1) from None
         if isinstance(error, mx.MXNetError):
@@ -102,9 +103,11 @@ class HorovodWorkers(Workers):
         return over_all_workers
 
     def allreduce(self, array: Any) -> Any:
-        # The sums of a worker without rows wait for nothing, so hundreds could be pending. Wait for the name to be free
+        # The sums of a worker without rows wait for nothing, so hundreds could be pending. Wait for names to be free
         if len(self._sums) == NUM_NAMES:
-            self._sums.popleft().wait_to_read()
+            with self.time_limit('the sums of the gradients'):
+                for _ in range(NUM_NAMES // 2):
+                    self._sums.popleft().wait_to_read()
         self._sums.append(array)
         return self.sum_by_name(array, f'sum.{next(self._num_sums) % NUM_NAMES}')
 

@@ -15,42 +15,19 @@ UNKNOWN = object()  # instead of an argument of `trace_block`: an array of any s
 
 
 @contextlib.contextmanager
-def explain_errors(name: str, network: Callable, args: Sequence) -> Iterator[None]:
+def explain_errors(name: str) -> Iterator[None]:
     """Raise ValueError, with the `name` of a network, if tracing it fails: symbols cannot do all that arrays can."""
     try:
         yield
     except (AssertionError, AttributeError, IndexError, NotImplementedError, TypeError, mx.MXNetError) as error:
-        advice = (f'{name} cannot be traced ({reason(error)}): write it so that MXNet can hybridize it, or call it as '
-                  'it is in your own training loop')
-        if why := _plain_error(network, args):
-            shapes = ', '.join(str(array.shape) for array in leaves(args))
-            advice = f'{name} fails for inputs of the shapes {shapes}, {why}: pass inputs that fit'
+        advice = (f'{name} cannot be traced ({reason(error)}): pass inputs that fit, and write it so that MXNet can '
+                  'hybridize it')
         if '_contrib_SyncBatchNorm' in str(error):
             advice = f"{name} has MXNet's SyncBatchNorm, which needs mx.nd: use nn.BatchNorm inside SyncBatchNorm(net)"
         elif 'legacy' in str(error):  # MXNet, about an array or symbol that an operator does not accept
             advice = (f'{name} mixes mx.np and mx.nd: rewrite it with mx.np; or, in your own training loop, call '
                       'npx.reset_np() before you create it, and pass X.as_nd_ndarray()')
         raise ValueError(advice) from error
-
-
-def _plain_error(network: Callable, args: Sequence) -> str:
-    """Return the error of calling a network without hybridizing it, as for `args` of wrong shapes; '' if it works."""
-    if any(arg is UNKNOWN for arg in args):
-        return ''
-    hybridized = [layer for layer in layers_of(network) if getattr(layer, '_active', False)]
-    try:
-        for layer in hybridized:
-            layer._active = False  # which keeps Gluon's operator
-        with autograd.pause():
-            network(*args)
-    except (AssertionError, IndexError, ValueError, mx.MXNetError) as error:
-        return reason(error)
-    except Exception:  # as with symbols, not because of the inputs
-        return ''
-    finally:
-        for layer in hybridized:
-            layer._active = True
-    return ''
 
 
 def _refuse_own_gradients(name: str, function: Any) -> None:
@@ -79,7 +56,7 @@ def trace_block(block: gluon.HybridBlock, args: tuple) -> tuple[Any, list[str], 
         for method in ('forward', 'hybrid_forward'):
             _refuse_own_gradients(type(layer).__name__, getattr(type(layer), method, None))
     names = [symbol.name for symbol in leaves(symbols)]
-    with explain_errors(kind, block, args):
+    with explain_errors(kind):
         if MXNET_MAJOR < 2:
             result = _trace_mxnet1(block, args, symbols)
             graph = graph_of(result)
@@ -137,7 +114,7 @@ def trace_function(function: Callable, args) -> tuple[Any, list[str], Any]:
     if not all(map(is_legacy, leaves(args))):  # parameters of mx.np, possibly with shards of mx.nd
         symbols = refill(symbols, (symbol.as_np_ndarray() for symbol in leaves(symbols)))
     names = [symbol.name for symbol in leaves(symbols)]
-    with explain_errors(function.__name__, function, args):
+    with explain_errors(function.__name__):
         result = symbolic(*symbols)
         graph = _corrected(graph_of(result), set())
         if unknown := {*graph.list_inputs()} - {*names}:

@@ -32,7 +32,7 @@ class ClippingTrainer(gluon.Trainer):
 
 def _clip(params: list, max_norm: float) -> None:
     """Scale the gradients to a norm of at most `max_norm`, which each device computes from its own, equal copies."""
-    for device in params[0].list_ctx():
+    for device in params[0].list_ctx() if params else ():
         # Without those of an earlier batch, which the update ignores
         gradients = [param.grad(device) for param in params if param.data(device)._fresh_grad]
         if gradients:

@@ -104,14 +104,14 @@ def zero_unused_gradient(param: gluon.Parameter) -> None:
 
 
 def check_trainer(trainer: Any, devices: list | None = None) -> None:
-    """Raise ValueError unless a Trainer sums gradients and is, with its parameters, on one list of devices.
+    """Raise ValueError unless a Trainer is, with its parameters, on one list of devices.
 
-    These are `devices`, by default those that it was made for.
+    These are `devices`, by default those that it was made for. With `devices`, it must also sum gradients.
     """
     if not isinstance(trainer, gluon.Trainer):
         raise ValueError(f'trainer is a {type(trainer).__name__}: pass a gluon.Trainer, made after net.initialize')
     made_for = trainer_devices(trainer)
-    if len(made_for) > 1 and trainer._kvstore_params['kvstore'] is None:
+    if devices and len(made_for) > 1 and trainer._kvstore_params['kvstore'] is None:
         raise ValueError("the Trainer was made with kvstore=None and sums no gradients: leave out that argument, or "
                          "pass 'device'")
     check_same('the Trainer was made for', made_for, devices or made_for)

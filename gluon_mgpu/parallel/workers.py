@@ -1,6 +1,7 @@
 """The processes that train one network, seen from one of them; `HorovodWorkers` has the same methods for several."""
 from __future__ import annotations
 
+import contextlib
 import zlib
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ class Workers:
     rank, size = 0, 1
     device: Any = None  # None for a process alone, which may have several
     place = ''          # where this worker is, such as 'epoch 1', for messages
+    time_limit: Any = contextlib.nullcontext  # for waits for other workers, with a name for messages
     resume_hint = ''    # end of the message about a lost worker
 
     def __init__(self, signals: Any = None):

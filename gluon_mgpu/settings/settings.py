@@ -60,7 +60,7 @@ class Setting:
 
     def from_flag(self, word: str) -> Any:
         """Return the value of a flag, for argparse; 'none', for a default of None, clears that of a resumed run."""
-        if word == 'none' and self.default is None:
+        if word == 'none' and self.default is None and self.name not in ('out_dir', 'resume'):
             return None
         return checked_flag(self.checked, kind=self.kind)(word)
 

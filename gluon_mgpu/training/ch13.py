@@ -73,7 +73,7 @@ def _train_batch(net, features, labels, loss, trainer, devices: list, split_f) -
 
 def _prepare_trainer(trainer: gluon.Trainer, devices: list) -> None:
     """Check the Trainer; if its key-value store updates, mark all gradients as not yet written, as Gluon does not."""
-    check_trainer(trainer, devices)
+    check_trainer(trainer, list(devices))
     for param in trainer._params if trainer._update_on_kvstore else ():
         for weight in param._data or () if param.grad_req != 'null' else ():
             weight._fresh_grad = False  # otherwise old gradients of unused layers would be added again

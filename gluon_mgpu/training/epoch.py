@@ -43,6 +43,7 @@ class _CurrentEpoch:
         self.first_loss = math.inf  # per row, of the first batch; unknown if resumed within the epoch
         self.training = self._begun = False
         self._unread: list[list] = []
+        self._num_losses = 0  # recorded in this process
         self._batches_per_read = 1
         self._read_at = self._trained_at = time.perf_counter()
 
@@ -80,13 +81,23 @@ class _CurrentEpoch:
             raise ValueError('record_losses was called outside run.batches: write "for X, y in '
                              'run.batches(train_iter)"')
         self._unread.append(ls)
+        self._num_losses += sum(l.size for l in ls)
         if len(self._unread) > self._batches_per_read:
             self._read(self._batches_per_read)
+
+    def check_losses(self, batch: Any) -> None:
+        """Raise ValueError if the first batch, a pair (X, y), has fewer losses than rows, such as means of shards."""
+        is_pair = isinstance(batch, (list, tuple)) and len(batch) == 2
+        num_rows = (getattr(batch[1], 'shape', ()) or (0,))[0] if is_pair else 0
+        if 0 < self._num_losses < num_rows:
+            raise ValueError(f'the losses have {counted(self._num_losses, "value")} for {counted(num_rows, "row")}: '
+                             'record one for each row, because the mean of a shard depends on the number of devices')
 
     def synchronize(self) -> None:
         """See `Run.synchronize`."""
         if self.training:
-            npx.waitall()
+            with self._workers.time_limit('the sums of the gradients'):
+                npx.waitall()
             self.seconds = time.perf_counter() - self._started
             self._read()
 
@@ -96,8 +107,9 @@ class _CurrentEpoch:
         del self._unread[:num_batches]
         if not batches:
             return
-        for l in batches[-1]:
-            l.wait_to_read()  # the newest batch first: then the others are ready as well, and Python waits once
+        with self._workers.time_limit('the sums of the gradients'):
+            for l in batches[-1]:
+                l.wait_to_read()  # the newest batch first: then the others are ready as well, and Python waits once
         losses = [numpy.concatenate([numpy.empty(0), *(l.asnumpy() for l in ls)]) for ls in batches]  # float64
         sums = numpy.array([(l.sum(), len(l)) for l in losses])  # loss and rows of each batch
         self._batches_per_read = self._next_read_size(len(batches))

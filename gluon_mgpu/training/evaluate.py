@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 import numpy
 
-from ..base.program import Stopped
+from ..base.program import Stopped, clear_engine_errors
 from ..base.text import counted
 from ..data.batches import as_pair
 from ..devices.lists import check_list, check_omp_threads
@@ -29,7 +29,7 @@ def count_correct(y_hat, y):
                          'dimensions, such as net(X).reshape(-1, num_classes)')
     if y_hat.shape[1:] == (1,) and y_hat.dtype.kind == 'f':
         raise ValueError(f'scores {y_hat.shape}: one score for each row is no class; pass a function of classes, such '
-                         'as lambda X: net(X) > 0, or > 0.5 after a sigmoid')
+                         'as lambda X: (net(X) > 0).reshape(-1), or > 0.5 after a sigmoid')
     scores, has_classes = y_hat, y_hat.ndim > 1 and y_hat.shape[1] > 1
     if has_classes:
         y_hat = np.argmax(scores, axis=1)  # (n, num_classes) -> (n,)
@@ -99,7 +99,9 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
             del started[:MAX_STARTED // 2]
         if workers.own_signals.received:
             break
-    counts = workers.allgather((correct + _sum(started), rows), 'an evaluation')
+    with workers.time_limit('an evaluation'):
+        correct += _sum(started)
+    counts = workers.allgather((correct, rows), 'an evaluation')
     if workers.signals.received:
         raise Stopped(workers.signals.received)
     correct, rows = map(sum, zip(*counts))
@@ -111,7 +113,11 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
 def _sum(started: list) -> float:
     """Wait for batches; return their number of correct rows."""
     # Read the last batch first. When it is ready, the others are as well, so Python waits only once
-    return sum(float(n) for num_correct in reversed(started) for n in num_correct)
+    try:
+        return sum(float(n) for num_correct in reversed(started) for n in num_correct)
+    except (RuntimeError, ValueError):  # of MXNet's engine
+        clear_engine_errors()  # those of other devices, which the next wait would raise, as in another cell
+        raise
 
 
 def _devices_of(net) -> list:

@@ -81,7 +81,7 @@ class Run:
         self.lr: Any = None
         self._lrs = rates(None)  # learning rates of the coming batches
         self._seed: int | None = None
-        self._first_loss = math.inf  # of the first batch; unknown if the run was resumed within an epoch
+        self._first_loss = math.inf  # of the first batch; unknown after it was restored
         self._progress = Progress(quiet, self.workers.rank)
         self.print, self.warn = self._progress.print, self._progress.warn
         self._epoch = _CurrentEpoch(1, self.workers, self._progress)
@@ -167,6 +167,8 @@ class Run:
                 self._broadcast_pending = False
             self.lr = next(self._lrs)
             yield batch
+            if not self.num_steps:
+                epoch.check_losses(batch)
             epoch.num_batches += 1
             self.num_steps += 1
             self._call('batch_end')
@@ -208,7 +210,8 @@ class Run:
         """
         result, time = self._epoch.result(test_acc, self.lr), self._epoch.evaluation_time(self.evaluated)
         self.history.append(result)
-        self._first_loss = self._epoch.first_loss if self._first_loss == math.inf else self._first_loss
+        if len(self.history) == 1:
+            self._first_loss = self._epoch.first_loss
         self._epoch = _CurrentEpoch(len(self.history) + 1, self.workers, self._progress)
         self._decide_whether_complete()
         self._write_history()

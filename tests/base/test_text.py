@@ -1,4 +1,5 @@
 """Text of others is printed without what a terminal obeys."""
+import io
 import sys
 
 import numpy
@@ -53,3 +54,12 @@ def test_described():
     X = numpy.ones((2, 3))
     assert [described(value) for value in (X, 3, None, (X, [1]), [1] * 9, ())] == [
         'array (2, 3)', 'int', 'NoneType', 'tuple (array (2, 3), list (int))', 'list (int, int, int, ...)', 'tuple ()']
+
+
+def test_a_terminal_that_is_not_utf_8(monkeypatch):
+    """What it cannot show is escaped; nothing after it is lost."""
+    bytes_written = io.BytesIO()
+    monkeypatch.setattr(sys, 'stdout', io.TextIOWrapper(bytes_written, encoding='ascii'))
+    show('runs/übung')
+    show('test acc: 0.9')
+    assert bytes_written.getvalue() == b'runs/\\xfcbung\ntest acc: 0.9\n'

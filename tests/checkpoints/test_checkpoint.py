@@ -330,3 +330,20 @@ def test_a_layer_that_is_never_used(k, device_list, tmp_path):
     resumed, _ = trained([], tmp_path / 'a')
     assert values(resumed) == whole and resumed.unused.weight.shape == (3, -1)
     assert values(trained([1, 2], tmp_path / 'a')[0]) != whole
+
+
+@pytest.mark.parametrize('layer', [gluon.nn.Dense, gluon.nn.BatchNorm])
+def test_another_network_that_was_not_called_yet(layer, devices, tmp_path):
+    """The parameters of its further layer, of unknown shape, would stay random without a word."""
+    def net(*more):
+        found = gluon.nn.HybridSequential()
+        found.add(gluon.nn.Dense(3), gluon.nn.Dense(3), *more)
+        found.initialize(ctx=devices)
+        return found
+
+    first = net()
+    first(np.ones((1, 2), ctx=devices[0]))
+    checkpoint.save(tmp_path / 'a', first)
+    with pytest.raises(CheckpointError, match='of another network, only one of the two has 2'):
+        checkpoint.load(tmp_path / 'a', net(layer(3) if layer is gluon.nn.Dense else layer()))
+    checkpoint.load(tmp_path / 'a', net())

@@ -294,12 +294,6 @@ def other_schedule(workers):
     train_with_run(workers, Batches(workers, 3), lr=lambda number: 0.1 * (workers.rank + number))
 
 
-def other_activation(workers):
-    net = dense(workers)
-    net.add(nn.Activation(['relu', 'tanh'][workers.rank]))
-    train_with_run(workers, Batches(workers, 3), net=net)
-
-
 def no_sum(workers):
     train_with_run(workers, Batches(workers, 3), job=Workers())
 
@@ -336,7 +330,7 @@ def named(*functions):
 EQUAL = named(other_names, nadam, momentum, frozen_layer, frozen_batch_norm, data_loader, gan, unused_layers,
               unused_layers_and_clipping, unused_layers_in_two_calls)
 REFUSED = named(too_large, known_lengths, other_lr, other_optimizer, other_divisor, not_broadcast, other_seed,
-                other_schedule, other_activation, no_sum, other_setting, another_trainer_first)
+                other_schedule, no_sum, other_setting, another_trainer_first)
 ENDED = named(without_block, third_returns, one_batch_more, unknown_lengths, only_rank_0_evaluates, one_freezes_a_layer,
               raises)
 

@@ -55,7 +55,6 @@ def refusals(job, tmp_path_factory):
     ('another_trainer_first', 'the Trainer is Trainer '),
     ('other_seed', 'seed is 0 on worker 0 and 1 on worker 1'),
     ('other_schedule', 'the learning rate is 0.3'),
-    ('other_activation', "is Activation ['relu'] on worker 0 and Activation ['tanh'] on worker 1"),
     ('no_sum', 'on worker 1: sum the gradients over all workers, and update with the same settings'),
     ('other_setting', 'momentum is 0.0 on worker 0 and 0.5 on worker 1')])
 def test_all_workers_refuse(refusals, name, words):

@@ -12,7 +12,7 @@ def product(X, W):
 
 def test_a_function_with_inputs_of_wrong_shapes(devices):
     X, W = np.ones((2, 3), ctx=devices[0]), np.ones((4, 3), ctx=devices[0])
-    with pytest.raises(ValueError, match=r'^product fails for inputs of the shapes \(2, 3\), \(4, 3\), .*: pass'):
+    with pytest.raises(ValueError, match=r'^product cannot be traced \(.*\): pass inputs that fit'):
         product(X, W)
     assert product(X, W.T).shape == (2, 4)
 
@@ -26,7 +26,7 @@ def test_a_network_with_inputs_of_a_wrong_shape(active, devices):
     net.hybridize(active)
     synchronized = SyncBatchNorm(net)
     with autograd.record():
-        with pytest.raises(ValueError, match=r'^HybridSequential fails for inputs of the shapes \(5, 3\), .*: pass'):
+        with pytest.raises(ValueError, match=r'^HybridSequential cannot be traced \(.*\): pass inputs that fit'):
             synchronized.forward([np.ones((5, 3), ctx=devices[0])])
         assert synchronized.forward([np.ones((5, 4), ctx=devices[0])])[0].shape == (5, 3)
     assert net._active is active
@@ -46,5 +46,5 @@ def test_a_network_that_runs_but_cannot_be_traced(active, devices):
     net = Net()
     net.initialize(ctx=devices)
     net.hybridize(active)
-    with autograd.record(), pytest.raises(ValueError, match='^Net cannot be traced .*: write it so that MXNet can'):
+    with autograd.record(), pytest.raises(ValueError, match='^Net cannot be traced .* write it so that MXNet can'):
         SyncBatchNorm(net).forward([np.ones((5, 3), ctx=devices[0])])

@@ -222,3 +222,16 @@ def test_an_epoch_that_is_resumed_but_not_continued():
             resumed.restore(run.state())
     with pytest.raises(ValueError, match='not read to the end'):
         resumed.end_epoch(0.5)
+
+
+def test_means_of_shards():
+    """With mx.nd, they have the shape (1,). Loss and images/s would be wrong, and the step itself as well."""
+    run, batch = Run(1, quiet=True), (np.ones((8, 2)), np.ones(8))
+    with pytest.raises(ValueError, match='^the losses have 2 values for 8 rows: record one for each row, because'):
+        for _ in run.batches([batch]):
+            run.record_losses([np.ones(1), np.ones(1)])
+    run = Run(1, quiet=True)
+    for _ in run.batches([batch]):  # in two parts
+        run.record_losses([np.ones(4)])
+        run.record_losses([np.ones(4)])
+    assert run.end_epoch(0.5).loss == 1

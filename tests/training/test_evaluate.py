@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy
 import pytest
+from failing import failing
 
 from gluon_mgpu.base.program import Stopped
 from gluon_mgpu.data.batches import check_training_data
@@ -260,3 +261,10 @@ def test_invalid_arguments(devices):
     with pytest.raises(ValueError, match='^a tuple of 2 instead of an array of scores: for a network with'):
         evaluate_accuracy_gpus(lambda X: (X, X), batches(2), devices=devices)
     assert evaluate_accuracy_gpus(gluon.nn.Flatten(), batches(2), devices=devices) == 3 / 5
+
+
+def test_a_call_after_one_that_failed(device_list):
+    """MXNet raises the error of one device, and keeps that of the other for the next wait."""
+    with pytest.raises(RuntimeError, match='Check failed'):
+        evaluate_accuracy_gpus(lambda X: failing(X.ctx)[:len(X)], batches(4), devices=device_list(2))
+    assert evaluate_accuracy_gpus(lambda X: X, batches(4), devices=device_list(2)) == 3 / 5

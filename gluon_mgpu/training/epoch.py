@@ -43,7 +43,7 @@ class _CurrentEpoch:
         self.first_loss = math.inf  # per row, of the first batch; unknown if resumed within the epoch
         self.training = self._begun = False
         self._unread: list[list] = []
-        self._num_losses = 0  # recorded in this process
+        self._num_arrays = self._num_losses = 0  # recorded in this process
         self._batches_per_read = 1
         self._read_at = self._trained_at = time.perf_counter()
 
@@ -81,15 +81,16 @@ class _CurrentEpoch:
             raise ValueError('record_losses was called outside run.batches: write "for X, y in '
                              'run.batches(train_iter)"')
         self._unread.append(ls)
+        self._num_arrays += len(ls)
         self._num_losses += sum(l.size for l in ls)
         if len(self._unread) > self._batches_per_read:
             self._read(self._batches_per_read)
 
     def check_losses(self, batch: Any) -> None:
-        """Raise ValueError if the first batch, a pair (X, y), has fewer losses than rows, such as means of shards."""
+        """Raise ValueError if the losses of the first batch, a pair (X, y), are means of its shards."""
         is_pair = isinstance(batch, (list, tuple)) and len(batch) == 2
         num_rows = (getattr(batch[1], 'shape', ()) or (0,))[0] if is_pair else 0
-        if 0 < self._num_losses < num_rows:
+        if 0 < self._num_losses == self._num_arrays < num_rows:
             raise ValueError(f'the losses have {counted(self._num_losses, "value")} for {counted(num_rows, "row")}: '
                              'record one for each row, because the mean of a shard depends on the number of devices')
 

@@ -5,6 +5,7 @@ import contextlib
 import importlib.util
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -89,6 +90,7 @@ class HorovodWorkers(Workers):
         clear_engine_errors()
         if isinstance(error, RuntimeError) and any(name in str(error) for name in (
                 'Horovod has been shut down', 'gloo')):
+            time.sleep(2)  # horovodrun ends all when the first has ended: let the one that failed print why
             raise JobError('another worker has failed, was stopped or has ended its program' + self.resume_hint,
                            reported=self.rank > 1) from None
         if isinstance(error, mx.MXNetError):

@@ -52,8 +52,7 @@ def test_no_combination_hangs(long, seed, tmp_path, count):
     with ThreadPoolExecutor(2) as pool:
         runs = list(pool.map(train, *zip(*cases)))
     for case, done in zip(cases, runs):
-        rejected = re.search(r'Error: OMP_NUM_THREADS=(\d+ with \d CPU contexts hangs|.* is not a whole number from)',
-                             done.stderr)
+        rejected = re.search(r'Error: \d+ threads of OpenMP with \d CPU contexts hang', done.stderr)
         assert rejected if done.returncode else 'test acc: ' in done.stdout, (case, done.stderr)
         count('random settings and devices: rejected with one line' if rejected else
               'random settings and devices: ended in time')

@@ -90,9 +90,11 @@ class HorovodWorkers(Workers):
         clear_engine_errors()
         if isinstance(error, RuntimeError) and any(name in str(error) for name in (
                 'Horovod has been shut down', 'gloo')):
+            line = 'another worker has failed, was stopped or has ended its program' + self.resume_hint
+            if self.rank < 2:  # one that is left
+                warn(f'{self._program}: {line}')
             time.sleep(2)  # horovodrun ends all when the first has ended: let the one that failed print why
-            raise JobError('another worker has failed, was stopped or has ended its program' + self.resume_hint,
-                           reported=self.rank > 1) from None
+            raise JobError(line, reported=True) from None
         if isinstance(error, mx.MXNetError):
             raise error
 

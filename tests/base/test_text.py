@@ -57,7 +57,7 @@ def test_described():
 
 
 def test_a_terminal_that_is_not_utf_8(monkeypatch):
-    """What it cannot show is escaped; nothing after it is lost."""
+    """Other characters are escaped; nothing after them is lost."""
     bytes_written = io.BytesIO()
     monkeypatch.setattr(sys, 'stdout', io.TextIOWrapper(bytes_written, encoding='ascii'))
     show('runs/übung')

@@ -122,6 +122,6 @@ def _run(args: argparse.Namespace) -> None:
     predicted = probabilities(net, test_images, devices, batch_size).argmax(axis=1)
     share = (predicted == labels).mean()
     print_text(f'test acc: {share:.4f} on {len(labels):,} test images')
-    result = f'{config["chapter"]} on {config["dataset"]}: {share:.1%} of {len(labels):,} test images correct'
+    result = f'{config["chapter"]} on {config["dataset"]}: {share:.1%} correct'
     draw(test_images, labels, predicted, names, out, f'{in_lines(args.run)}\n{in_lines(result)}')
     print_text(f'picture: {out}')

@@ -86,13 +86,15 @@ class HorovodWorkers(Workers):
                 return
             except mx.MXNetError as caught:
                 error = caught
+        lost = isinstance(error, RuntimeError) and any(
+            name in str(error) for name in ('Horovod has been shut down', 'gloo'))
+        what = ': another worker has failed, was stopped or has ended its program' if lost else ' has failed'
+        line = f'worker {self.rank}{what}{self.resume_hint}'
+        if self.rank < 2 or not lost:  # rank 1 if rank 0 is lost
+            warn(f'{self._program}: {line}')  # at once: MXNet may crash when many sums fail
         self._hvd.shutdown()  # ends the exchanges of all workers
         clear_engine_errors()
-        if isinstance(error, RuntimeError) and any(name in str(error) for name in (
-                'Horovod has been shut down', 'gloo')):
-            line = 'another worker has failed, was stopped or has ended its program' + self.resume_hint
-            if self.rank < 2:  # one that is left
-                warn(f'{self._program}: {line}')
+        if lost:
             time.sleep(2)  # horovodrun ends all when the first has ended: let the one that failed print why
             raise JobError(line, reported=True) from None
         if isinstance(error, mx.MXNetError):

@@ -54,7 +54,8 @@ def test_a_worker_fails_at_a_random_moment(job, command, uninterrupted, tmp_path
             worker = run.workers()[rank]
             worker.send_signal(FAULTS[fault])
             sent = time.monotonic()
-            run.wait_for(f'{LOST}; resume with: horovodrun ... python -m gluon_mgpu.scratch --horovod --resume auto '
+            who = f'worker {rank} has failed' if fault == 'exception' else f'worker {1 - rank}: {LOST}'
+            run.wait_for(f'{who}; resume with: horovodrun ... python -m gluon_mgpu.scratch --horovod --resume auto '
                          f'--out-dir {out}')
             noticed = time.monotonic() - sent
             assert run.end(timeout=30) != 0

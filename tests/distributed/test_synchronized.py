@@ -77,7 +77,7 @@ def test_a_worker_fails_in_a_pass(job, command, uninterrupted, tmp_path, count, 
              SIGNAL=str(int(signum))) as started:
         started.wait_for('failing now')
         began = time.monotonic()
-        started.wait_for(f'[0]<stderr>:concise: {LOST}')
+        started.wait_for(f'[0]<stderr>:concise: worker 0: {LOST}')
         assert time.monotonic() - began < WAIT + 5
         assert started.end(timeout=30) != 0
         assert psutil.wait_procs(started.workers(), timeout=5)[1] == []

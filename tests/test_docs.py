@@ -186,7 +186,7 @@ def test_the_diagrams_can_be_drawn(tmp_path):
 @pytest.mark.parametrize(('code', 'language'), [
     ('python -m gluon_mgpu.scratch', 'bash'), ('sudo apt-get install -y make', 'bash'),
     ('A=b .venv/bin/pip install x', 'bash'), ('make x\nscratch: an\nerror', ''),
-    ('for x in y:\n    pass', 'python'), ('epoch 1/3: loss 2.303, 8.1 s', '')])
+    ('for x in y:\n    pass', 'python'), ('    with x:\n        pass', 'python'), ('epoch 1/3: loss 2.303, 8.1 s', '')])
 def test_blocks_are_colored_by_their_language(code, language, hooks):
     assert hooks.language_of(code) == language
 

@@ -11,6 +11,7 @@
 import ast
 import posixpath
 import re
+import textwrap
 from html import unescape
 from pathlib import Path
 
@@ -20,7 +21,7 @@ READMES = {'README.md': 'index.md', '.github/CONTRIBUTING.md': 'contributing.md'
            'examples/README.md': 'examples/index.md', 'benchmarks/README.md': 'benchmarks/index.md',
            'benchmarks/notes.md': 'benchmarks/notes.md', 'examples/notebooks/answers.md': 'examples/answers.md'}
 WITH_CODE = 'README.md', 'docs/chapters.md'  # pages with functions
-LANGUAGES = {'.py': 'python', '.sh': 'bash', '.toml': 'toml', '': 'text'}
+LANGUAGES = {'.py': 'python', '.sh': 'bash', '.toml': 'toml', '.csv': 'text', '': 'text'}
 LINK = re.compile(r'(?<=\]\()(?!\w+:|#)([^)\s#]+)')  # the path of [text](path#anchor)
 # the comment, and the block that `with_code` writes after it
 CODE = re.compile(r'^<!-- (code|diff): (.+) -->$(?:\n````\w+\n(?s:.*?)\n````$)?', re.MULTILINE)
@@ -64,7 +65,7 @@ def on_page_markdown(markdown, page, config, files):
         if not path.is_relative_to(REPO) or not path.exists():
             return match[0]  # MkDocs reports the broken link
         return posixpath.relpath(uri_of(path), posixpath.dirname(page.file.src_uri) or '.')
-    return LINK.sub(rewritten, markdown)
+    return LINK.sub(rewritten, markdown).replace(r'\|', '|')  # GitHub needs the backslash in tables
 
 
 def on_page_content(html, page, config, files):
@@ -106,6 +107,7 @@ def with_labels(html: str) -> str:
 
 def language_of(code: str) -> str:
     """Return 'python', 'bash' or, for anything else, such as mostly output, ''."""
+    code = textwrap.dedent(code)
     lines = [line for line in code.splitlines() if line[:1].strip('# ')]
     if 2 * len(COMMAND.findall(code)) >= len(lines):
         return 'bash'
@@ -140,10 +142,10 @@ def linked_sources(page: Path) -> set[Path]:
 
 
 def source_page(path: Path) -> str:
-    """Return a Markdown page that shows a file, or the Python files of a folder."""
-    shown = sorted(path.glob('*.py')) if path.is_dir() else [path]
+    """Return a Markdown page, left out of the search, that shows a file, or the Python or CSV files of a folder."""
+    shown = (sorted(path.glob('*.py')) or sorted(path.rglob('*.csv'))) if path.is_dir() else [path]
     blocks = [f'`{file.relative_to(REPO)}`\n\n{fenced(file.read_text(), LANGUAGES[file.suffix])}' for file in shown]
-    return f'# {path.name}\n\n' + '\n'.join(blocks)
+    return f'---\nsearch: {{exclude: true}}\n---\n\n# {path.name}\n\n' + '\n'.join(blocks)
 
 
 def code_of(path: str, name: str) -> str:

@@ -17,7 +17,7 @@ from ..training.history import read_history
 
 
 def trained_network(path, devices: list | None = None) -> tuple:
-    """Load the network that a run has trained; return it, its devices and the configuration of the run; blocks.
+    """Load the network that a run has trained; return it, its devices and the metadata of the checkpoint; blocks.
 
     `path` is as for `run_to_load`. The network maps X (n, 1, 28, 28) on one of `devices`, by default those of the run,
     to scores (n, 10) there. On another number of devices, each gets the mean of batch norm's running statistics.
@@ -35,7 +35,7 @@ def trained_network(path, devices: list | None = None) -> tuple:
     net, chapter = load_run(found, config, devices), CHAPTERS[config['chapter']]
     if not chapter.forward:
         net.hybridize()  # needed for other dtypes than float32
-    return chapter.scores_of(net, devices), devices, config
+    return chapter.scores_of(net, devices), devices, metadata
 
 
 def run_to_load(path) -> tuple[Path, dict]:

@@ -17,7 +17,7 @@ from ..devices import parse_devices
 from ..mxnet_setup.compat import npx
 from ..parallel.split import split_and_load
 from .image_file import read_image
-from .load_run import trained_network
+from .load_run import place_of, trained_network
 
 ROWS, COLUMNS = 6, 6  # test images in the picture
 NUM_CLASSES_SHOWN = 3
@@ -102,7 +102,8 @@ def _run(args: argparse.Namespace) -> None:
     if args.images and (args.out or args.data_dir):
         raise ValueError('--out and --data-dir are for the test set: leave them out, or the image files')
     images = [read_image(path) for path in args.images]
-    net, devices, config = trained_network(args.run, args.devices and parse_devices(args.devices))
+    net, devices, metadata = trained_network(args.run, args.devices and parse_devices(args.devices))
+    config = metadata['config']
     if not (names := NAMES.get(config.get('dataset', ''), ())):
         raise ValueError(f'{args.run}: its dataset, {config.get("dataset")!r}, must be one of {", ".join(NAMES)}')
     if images:
@@ -121,7 +122,7 @@ def _run(args: argparse.Namespace) -> None:
     test_images, labels = (numpy.concatenate(parts) for parts in zip(*batches, strict=True))
     predicted = probabilities(net, test_images, devices, batch_size).argmax(axis=1)
     share = (predicted == labels).mean()
-    print_text(f'test acc: {share:.4f} on {len(labels):,} test images')
+    print_text(f'test acc: {share:.4f} on {len(labels):,} test images, {place_of(metadata)}')
     result = f'{config["chapter"]} on {config["dataset"]}: {share:.1%} correct'
     draw(test_images, labels, predicted, names, out, f'{in_lines(args.run)}\n{in_lines(result)}')
     print_text(f'picture: {out}')

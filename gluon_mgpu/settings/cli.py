@@ -141,7 +141,7 @@ class Job:
         if checkpoint:
             check_position(self.resumed, len(self.data[0]))
         record_resume(self.resumed, self.config, changed)
-        line = f'resuming from {checkpoint}' if checkpoint else f'{folder} has no checkpoint yet: starting anew'
+        line = f'resuming from {checkpoint}' if checkpoint else f'{folder} has no complete checkpoint: starting anew'
         if checkpoint and len(metadata['run']['history']) >= self.settings['num_epochs']:
             line += ', the end of the run: to train longer, give a larger --num-epochs'
         self.log('; '.join([line, *(f'{name} {or_none(now)} instead of {or_none(before)}'

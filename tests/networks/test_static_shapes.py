@@ -330,6 +330,7 @@ print(memory[-1] - memory[30])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(MXNET_MAJOR >= 2, reason='it is bounded as well, but only after some 80 epochs')
 def test_memory_over_epochs_with_a_smaller_last_batch_and_evaluation():
     """It no longer grows; with Gluon's single operator, by about 30 MB in these 14 epochs."""

@@ -59,7 +59,7 @@ def test_the_accuracy_equals_that_of_the_run(chapter, flags, rows, runs, capsys)
     folder, accuracy = runs(chapter, *flags)
     assert predict.main([str(folder)]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        f'test acc: {accuracy:.4f} on {rows} test images', f'picture: {folder}/predictions.png']
+        f'test acc: {accuracy:.4f} on {rows} test images, after epoch 2 of 2', f'picture: {folder}/predictions.png']
     assert (folder / 'predictions.png').read_bytes()[:4] == b'\x89PNG'
 
 
@@ -68,7 +68,7 @@ def test_a_checkpoint_another_device_and_another_picture(runs, devices, capsys, 
     folder, accuracy = runs('scratch')
     flags = [str(checkpoints(folder)[0]), '--devices', f'{devices[0].device_type}:0', '--out', 'there.png']
     assert predict.main(flags) == 0
-    assert capsys.readouterr().out.splitlines()[0] == f'test acc: {accuracy:.4f} on 50 test images'
+    assert capsys.readouterr().out.splitlines()[0] == f'test acc: {accuracy:.4f} on 50 test images, after epoch 2 of 2'
     assert (tmp_path / 'there.png').exists() and not (folder / 'predictions.png').exists()
 
 
@@ -104,7 +104,7 @@ def test_the_devices_of_several_workers(runs, devices, tmp_path, capsys, empty_p
     checkpoint.write(tmp_path / 'job.safetensors', checkpoint.Snapshot(arrays, record), metadata)
     assert list(map(str, trained_network(tmp_path / 'job.safetensors')[1])) == names
     assert predict.main([str(tmp_path / 'job.safetensors')]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == f'test acc: {accuracy:.4f} on 50 test images'
+    assert capsys.readouterr().out.splitlines()[0] == f'test acc: {accuracy:.4f} on 50 test images, after epoch 2 of 2'
 
 
 def test_image_files_are_not_required(capsys):
@@ -209,7 +209,7 @@ def test_invalid_command_lines(runs, tmp_path, capsys, empty_picture, monkeypatc
     monkeypatch.setattr(predict, 'write_picture', full_disk)
     assert predict.main([str(folder)]) == 2
     out, err = capsys.readouterr()
-    assert out == f'test acc: {accuracy:.4f} on 50 test images\n'  # the accuracy is not lost
+    assert out == f'test acc: {accuracy:.4f} on 50 test images, after epoch 2 of 2\n'  # the accuracy is not lost
     assert err == 'predict: a: full\n'
     with pytest.raises(SystemExit):
         predict.main([''])

@@ -44,6 +44,7 @@ def installed(built, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_the_package_and_nothing_else(installed):
     found = {str(path.relative_to(installed)) for path in installed.rglob('*') if path.is_file()}
     sources = {str(path.relative_to(REPO)) for path in (REPO / 'gluon_mgpu').rglob('*')
@@ -53,6 +54,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(installed):
     assert found == sources | {f'{info}/{name}' for name in names}
 
 
+@pytest.mark.slow
 def test_the_metadata_of_the_wheel(installed):
     metadata = Parser().parsestr((installed / f'{NAME}.dist-info/METADATA').read_text())
     assert metadata['Version'] == gluon_mgpu.__version__
@@ -90,6 +92,7 @@ def test_an_address_that_cannot_be_one(address):
     assert f'REPOSITORY_URL={address}: must look like https://github.com/someone/gluon_mgpu' in done.stderr
 
 
+@pytest.mark.slow
 def test_the_source_archive_holds_everything_needed_for_development(built):
     with tarfile.open(built / f'{NAME}.tar.gz') as archive:
         names = [name.partition('/')[2] for name in archive.getnames()]

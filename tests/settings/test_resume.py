@@ -375,7 +375,7 @@ def test_resume_auto_keeps_checkpoints_that_may_be_intact(newest, program):
     path.write_bytes(content[:-1] if newest == 'damaged' else content.replace(rb'\"version\":1', rb'\"version\":2'))
     status, out, err = program('--out-dir', program.out, '--resume', 'auto')
     if newest == 'damaged':
-        assert status == 0 and 'has no checkpoint yet: starting anew' in out
+        assert status == 0 and 'has no complete checkpoint: starting anew' in out
     else:
         assert status == 2 and err.startswith(f'scratch: {path}: version 2, but this gluon_mgpu reads version 1')
         assert path.read_bytes() != content and checkpoints(program.out) == [path]

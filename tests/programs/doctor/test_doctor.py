@@ -79,6 +79,7 @@ def test_two_threads_per_context(doctor):
     assert report['engine']['you']['OMP_NUM_THREADS'] == '2'
 
 
+@pytest.mark.slow
 def test_a_module_of_the_current_folder_is_not_run(doctor, tmp_path):
     """With ``gluon-mgpu doctor``; the program's folder is that of the script."""
     (tmp_path / 'json.py').write_text('raise SystemExit("of the current folder")')

@@ -53,8 +53,9 @@ compare: .venv/installed
 	.venv/bin/python -m gluon_mgpu.scratch --num-gpus 2 --out-dir $(RUNS)/two $(ARGS)
 	.venv/bin/python -m gluon_mgpu plot $(RUNS)/one $(RUNS)/two --out $(OUT)
 
+# Two processes, each with whole files
 test: .venv/installed
-	.venv/bin/python -m pytest $(ARGS)
+	.venv/bin/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 test-all: .venv/installed
 	.venv/bin/python -m pytest --all $(ARGS)

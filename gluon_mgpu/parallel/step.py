@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..base.nested import leaves
 from ..mxnet_setup.compat import autograd, fill, gluon, npx, running_statistics, trainer_devices, zeros
-from .split import num_rows
 
 
 def params_with_gradients(net: Any) -> list[gluon.Parameter]:
@@ -48,12 +48,12 @@ def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:
     devices : list of mx.Context
         Those that the batch was split over.
     """
-    rows = num_rows(X)
-    if idle_devices := devices[rows:]:
+    num_rows = len(leaves(X)[0])
+    if idle_devices := devices[num_rows:]:
         if _is_lists_of_arrays(net):
             _add_nothing([param for params in net for param in params if param.ctx in idle_devices])
             return
-        if rows:
+        if num_rows:
             _copy_statistics(net, devices[0], idle_devices)
         for param in params_with_gradients(net):
             if not param._deferred_init:  # as before the first batch

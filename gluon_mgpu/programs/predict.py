@@ -116,8 +116,9 @@ def _run(args: argparse.Namespace) -> None:
     out = args.out or folder / 'predictions.png'
     check_writable(out)
     # The rows and batches of the run's evaluation, because each device has its own statistics of batch norm
-    batch_size, data_dir = config['batch_size'], args.data_dir or config.get('data_dir')
-    _, test_iter = load_data(config['dataset'], batch_size, data_dir, test_size=config.get('test_size'))
+    batch_size = config['batch_size']
+    _, test_iter = load_data(config['dataset'], batch_size, args.data_dir or config.get('data_dir'),
+                             test_size=config.get('test_size'))
     batches = [(X.asnumpy()[:, 0], y.asnumpy()) for X, y in test_iter]  # (n, 1, 28, 28) -> (n, 28, 28)
     test_images, labels = (numpy.concatenate(parts) for parts in zip(*batches, strict=True))
     predicted = probabilities(net, test_images, devices, batch_size).argmax(axis=1)

@@ -62,14 +62,6 @@ def test_parameters_instead_of_a_network(of, device_list):
     assert [gradient.ctx for gradient in step.gradients(of(net), devices)] == [devices[0]] * 2 + [devices[1]] * 2
 
 
-def test_a_batch_in_the_place_of_the_network(device_list):
-    """A network of two layers is no batch of two rows."""
-    net = gluon.nn.HybridSequential()
-    net.add(gluon.nn.Dense(1), gluon.nn.Dense(1))
-    with pytest.raises(ValueError, match='cannot split a HybridSequential'):
-        step.prepare_idle_devices(np.zeros((1, 1)), net, device_list(2))
-
-
 def test_batch_norm_with_a_trainer_of_gluon(device_list):
     devices = device_list(2)
     net = gluon.nn.HybridSequential()

@@ -84,7 +84,7 @@ def test_it_trains_as_on_fewer_rows(chapter, k, train, device_list, capsys, monk
     monkeypatch.setattr(predict, 'draw', lambda *args: None)
     for folder in 'held', 'few':
         assert predict.main([folder]) == 0
-        assert capsys.readouterr().out.startswith(f'test acc: {last} on 20 test images\n')
+        assert capsys.readouterr().out.startswith(f'test acc: {last} on 20 test images, after ')
 
 
 def test_the_test_rows_are_evaluated_once(train, evaluated, devices):

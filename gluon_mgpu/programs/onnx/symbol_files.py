@@ -17,7 +17,6 @@ from .file_graph import SEED, check_outputs, example, in_float32, output_names, 
 from .graph import semantics_of
 
 MAX_SYMBOL = 2**26  # bytes
-OTHER_NAMES = '; save_parameters writes other names: load them with net.load_parameters, then call net.export'
 
 
 def load_files(symbol_file: str, params_file: str, shapes: Sequence[tuple], float32: bool = False) -> tuple:
@@ -83,10 +82,9 @@ def _with_prefix(symbol: Any, params: dict[str, Any]) -> dict[str, Any]:
 def _input_names(symbol: Any, params: dict, params_file: str, number: int) -> list[str]:
     """Return the names of the inputs; raise ValueError unless there are `number` of them."""
     names = [name for name in symbol.list_inputs() if name not in params]
-    hint = OTHER_NAMES * params.keys().isdisjoint(symbol.list_inputs())
     if not names or len(names) != number:
         raise ValueError(f'--shape: must be given once for each input of the network, which are those that '
-                         f'{params_file} does not have: {", ".join(names[:9])}{", ..." * (len(names) > 9)}{hint}')
+                         f'{params_file} does not have: {", ".join(names[:9])}{", ..." * (len(names) > 9)}')
     return names
 
 

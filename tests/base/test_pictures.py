@@ -27,6 +27,7 @@ def test_matplotlib_without_a_home_that_it_can_write(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('backend', 'is_valid'), [('nonsense', False), ('module://missing', True)])
 def test_the_backend_of_a_notebook_may_be_missing(backend, is_valid, tmp_path):
     code = ('from gluon_mgpu.outputs.plot import accuracy_curve\n'

@@ -369,7 +369,8 @@ print([len(runs) for runs in losses.values()], [all(run == runs[0] for run in ru
 
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='elsewhere, processes are not forked')
-@pytest.mark.parametrize('method', ['fork', slow('forkserver'), slow('spawn')])
+@pytest.mark.slow
+@pytest.mark.parametrize('method', ['fork', 'forkserver', 'spawn'])
 def test_workers_of_a_data_loader(method):
     """They read arrays of MXNet and call a function of the program, also where Python would not fork."""
     run(f"""

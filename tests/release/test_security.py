@@ -69,6 +69,7 @@ def test_functions_named_in_security_md_are_searched_for():
     assert named and named <= CALLS | {'load'}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.version_info < (3, 11), reason='Python before 3.11 does not know the variable')
 def test_code_in_the_current_folder_runs_only_without_the_variable_of_security_md(tmp_path):
     (tmp_path / 'csv.py').write_text('print("foreign code")')

@@ -108,6 +108,7 @@ def test_sym_save_with_parameters_of_other_formats(prefix, run):
         assert {array.name for array in onnx.load(f'{name}.onnx').graph.initializer} == {*net.collect_params()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('expression, shapes, status', [
     ('F.broadcast_div(X, Y)', ['2,3,int32', '2,3,int32'], 0),  # an integer divided by 0
     ('F.reshape(X, shape=(-1, 10, 1000)) + 0 * F.sum(Y)', ['14,1000', '14,3'], 2),  # of sizes that do not divide

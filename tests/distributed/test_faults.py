@@ -59,7 +59,7 @@ def test_a_worker_fails_at_a_random_moment(job, command, uninterrupted, tmp_path
                          f'--out-dir {out}')
             noticed = time.monotonic() - sent
             assert run.end(timeout=30) != 0
-            # The launcher waits twice for 5 s until it kills a stopped worker, or one that hangs after MXNet has crashed
+            # The launcher kills after 10 s: a stopped worker, or one that hangs because MXNet has crashed
             assert noticed < (WAIT + 3 if fault == 'STOP' else 5)
             assert time.monotonic() - sent < (10 if fault == 'KILL' else WAIT + 15)
             left = psutil.wait_procs(run.workers(), timeout=5)[1]

@@ -10,7 +10,6 @@ import warnings
 from pathlib import Path
 
 import pytest
-from slow import slow
 
 import gluon_mgpu
 from gluon_mgpu.mxnet_setup import compat, installation, runtime

@@ -55,7 +55,7 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Rewrite the links."""
+    """Rewrite the links, and the pipes of tables."""
     here = path_of(page.file.src_uri)
     if here is None:
         return markdown

@@ -113,8 +113,8 @@ def _require_function(name: str, function: Any, *passed: str) -> None:
     try:
         parameters.bind(*passed)
     except TypeError:
-        raise ValueError(f'{name} takes {parameters}, but the check passes ({", ".join(passed)}): are both functions '
-                         'swapped?') from None
+        raise ValueError(f'{name} takes {parameters}, but the check passes ({", ".join(passed)}): are the two '
+                         'functions swapped?') from None
 
 
 @contextlib.contextmanager

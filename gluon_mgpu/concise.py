@@ -71,7 +71,9 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **setting
     """
     setup = TrainingSetup('concise', num_gpus, batch_size, lr, settings)
     devices, (train_iter, test_iter), run = setup.devices, setup.data, setup.run
-    npx.random.seed(setup.seed)  # for the initial parameters; those of ResNet-18 are drawn later, in the first batch
+    # For another network, whose shapes are known; ResNet-18 draws its parameters in the first batch, after run.batches
+    # has set the seed of the epoch
+    npx.random.seed(setup.seed)
     net = resnet18(10, setup.dtype) if setup.net is None else setup.net
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices, force_reinit=True)  # setup.net may have parameters
     if setup.net is None:

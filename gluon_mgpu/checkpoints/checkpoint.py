@@ -92,8 +92,9 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, log: Callable[[
     ----------
     net, trainer
         As for `save`: the same network, on any devices, and a Trainer with the same optimizer, or no trainer. The
-        Trainer may have made steps. The network must be initialized; unknown shapes are taken from the file. A
-        schedule of the learning rate other than MXNet's may only depend on the number of the update.
+        Trainer may have made steps. The network must be initialized; unknown shapes are taken from the file.
+        Parameters that `save` has left out are not changed. A schedule of the learning rate other than MXNet's may
+        only depend on the number of the update.
     log : callable
         Gets one line if parameters that differed between the devices are loaded onto another number of devices: then
         each device gets their mean. On the same number, each device gets its own values.

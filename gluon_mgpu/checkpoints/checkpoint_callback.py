@@ -8,9 +8,8 @@ from ..base.arguments import integer
 from ..base.program import Stopped, reason
 from ..base.text import counted
 from ..training.callback import Callback, epochs_since_best
-from ..training.epoch import DivergenceError, check_state
+from ..training.epoch import check_state
 from ..training.history import EpochResult
-from ..training.parameters import first_non_finite
 from ..training.run import Run
 from . import checkpoint
 from .checkpoint import CheckpointError
@@ -45,7 +44,7 @@ class CheckpointCallback(Callback):
     last : Path or None
         The newest complete checkpoint, on rank 0.
     problem : str
-        Why a newer one could not be written; '' if it was, or if a warning has said so and the run continues.
+        Why a newer one could not be written, if no warning has said so yet; otherwise ''.
     """
 
     def __init__(self, folder, every: int | None = None, config: dict | None = None, resume=None,
@@ -85,7 +84,7 @@ class CheckpointCallback(Callback):
 
     def epoch_end(self, run: Run) -> None:
         """Write a checkpoint if the run is complete, `every` is None, or the epoch is the best one to be kept."""
-        is_best = self.keep_best and not epochs_since_best([epoch.test_acc for epoch in run.history])
+        is_best = self.keep_best and not epochs_since_best(run.history)
         if run.complete or not self.every or is_best:
             self._save(run, is_best)
 
@@ -117,8 +116,7 @@ class CheckpointCallback(Callback):
     def _save(self, run: Run, is_best: bool = False) -> None:
         """Wait for the devices, and write a checkpoint; a failure is reported later."""
         run.synchronize()
-        if names := [name for name in run.workers.allgather(first_non_finite(run.net)) if name]:
-            raise DivergenceError(f'{names[0]} is no longer finite {_place(run)}: use a smaller learning rate')
+        run.check_finite(_place(run))
         snapshot = checkpoint.snapshot(run.net, run.trainer, run.workers)
         if run.workers.rank != 0:
             return
@@ -145,8 +143,7 @@ class CheckpointCallback(Callback):
 
 
 def _best_epoch(run: Run) -> int:
-    accuracies = [epoch.test_acc for epoch in run.history]
-    return len(accuracies) - epochs_since_best(accuracies)
+    return len(run.history) - epochs_since_best(run.history)
 
 
 def _place(run: Run) -> str:

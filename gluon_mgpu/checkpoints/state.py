@@ -66,9 +66,9 @@ def reset_stores(net: Any) -> None:
 
 def set_network(net: Any, kept: dict[str, list], workers: Workers) -> list[str]:
     """Give each device its values, or the mean of all; return the names of the parameters that were averaged."""
-    averaged = []
-    for name, arrays in copies(net).items():
-        values = kept[name]
+    averaged, arrays_of = [], copies(net)
+    for name, values in kept.items():
+        arrays = arrays_of[name]
         if len(values) not in (1, workers.size * len(arrays)):
             averaged.append(name)
             values = [numpy.mean(values, axis=0, dtype='float64').astype(values[0].dtype)]
@@ -146,6 +146,8 @@ def _is_optimizer(record: dict) -> bool:
 def restore_optimizer(trainer: Any, net: Any, record: dict, arrays: dict[str, list]) -> None:
     """Give a Trainer a state that `check_optimizer` has accepted, in place; its parameters must have their values."""
     optimizer = trainer.optimizer
+    if any(param._deferred_init for param in trainer._params):
+        return  # it has made no step yet, neither here nor before
     if trainer._update_on_kvstore:
         trainer._reset_kvstore()  # it holds copies of the parameters
     if not trainer._kv_initialized:

@@ -124,8 +124,7 @@ def _check_labels(name: str, y: Any, num_classes: int | None) -> None:
     if num_classes is not None and not 0 <= lowest <= highest < num_classes:  # also NaN
         raise ValueError(f'the {name} labels are from {lowest:g} to {highest:g}, but the network has '
                          f'{counted(num_classes, "output")}: labels must be from 0 to {num_classes - 1}')
-    is_class = labels.size == len(labels)  # otherwise probabilities, which only training can use
-    if (labels % 1).any() if is_class else name == 'test':
+    if labels.size != len(labels) or (labels % 1).any():
         raise ValueError(f'the {name} labels {labels.dtype} {labels.shape}: must be class numbers (n,), as integers')
 
 

@@ -31,11 +31,15 @@ else:
 
         def __init__(self, *args, **kwargs):
             super().__init__(*args, **kwargs)
-            self.__setstate__({})
+            self._set_forward()
 
         def __setstate__(self, state):  # of a copy
+            vars(self).update(state)
+            self._set_forward()
+
+        def _set_forward(self):
             # Gluon calls this `forward`, which calls `hybrid_forward`; ``super().forward`` is that of a class
-            vars(self).update(state, forward=functools.partial(gluon.HybridBlock.forward, self))
+            self.forward = functools.partial(gluon.HybridBlock.forward, self)
 
         def hybrid_forward(self, F, *args):
             return type(self).forward(self, *args)

@@ -4,7 +4,7 @@ import re
 from math import inf, nan
 from typing import Any, NamedTuple
 
-from ..mxnet_setup.compat import graph_from_json, graph_to_json, mx
+from ..mxnet_setup.compat import MXNET_MAJOR, graph_from_json, graph_to_json, mx
 
 NUMPY = type(mx.sym.var('x').as_np_ndarray())  # the kind of a graph that returns arrays of mx.np
 
@@ -45,6 +45,8 @@ def operators_of(graph: Any) -> tuple[list[Operator], list[str]]:
     """Return the operators of a graph (a symbol), in the order in which they run, and the names of its outputs."""
     content = graph_to_json(graph)
     nodes = content['nodes']
+    for node in nodes if MXNET_MAJOR < 2 else ():  # where only symbols have it: integers times 1.5 would be float64
+        node.get('attrs', {}).pop('is_int', None)
     outputs: list[dict[int, str]] = [{} for _ in nodes]  # filled when later nodes, or the graph, name their inputs
 
     def array_name(number: int, output: int, *_) -> str:

@@ -153,19 +153,14 @@ def _check_shapes(graph: Any, names: list[str], arrays: Sequence) -> None:
 
 
 def _corrected(graph: Any, trained: set[str]) -> Any:
-    """Return a graph without MXNet's errors: it computes what its operators do, called one by one.
-
-    The inputs `trained` get gradients.
-    """
+    """Return a graph that computes what its operators do one by one, where MXNet would not. `trained` get gradients."""
     operators, outputs = operators_of(graph)
     changed, trained = [], set(trained)
     for operator in operators:
         node, inputs, results = operator
-        if MXNET_MAJOR < 2:  # 1. only symbols say that a number is no integer; integers times 1.5 would be float64
-            node = {**node, 'attrs': {name: value for name, value in node.get('attrs', {}).items() if name != 'is_int'}}
         if node['op'] == 'amp_cast' and inputs[0] in trained:
             trained.add(results[0])
-        # 2. Without a gradient of the weight, MXNet's FullyConnected leaves that of the bias as it was in memory
+        # Without a gradient of the weight, MXNet's FullyConnected leaves that of the bias as it was in memory
         if operator.kind == 'fullyconnected' and len(inputs) == 3 and inputs[1] not in trained:
             *inputs, bias = inputs
             product = f'{results[0]}_without_bias'

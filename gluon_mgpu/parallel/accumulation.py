@@ -73,15 +73,16 @@ class _PartSums:
             self._part, rows = part, shard_rows(self._num_rows, part, self._num_parts)
             yield rows_of(self._X, rows), rows_of(self._y, rows)
 
-    def add(self, gradients: list) -> None:
+    def add(self, arrays: list) -> None:
         """Add the sums of the parts before; keep the result, and set the gradients to 0, unless this part is the last.
 
-        Each part adds the same gradients in the same order. With gradients of 0, `sgd` does not change parameters.
+        `arrays` are the gradients of one parameter on each device, or all; the same in the same order in each part.
+        With gradients of 0, `sgd` does not change parameters.
         """
         if self._part > 0:
-            for gradient, so_far in zip(gradients, self._sums.popleft()):
+            for gradient, so_far in zip(arrays, self._sums.popleft()):
                 gradient += so_far
         if not self.is_last:
-            self._sums.append([gradient.copy() for gradient in gradients])
-            for gradient in gradients:
+            self._sums.append([gradient.copy() for gradient in arrays])
+            for gradient in arrays:
                 fill(gradient, 0)

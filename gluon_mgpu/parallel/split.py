@@ -101,11 +101,11 @@ def _rows(n: int, k: int) -> list[slice]:
 
 def _shards(data: Any, indices: list, devices: list) -> list:
     """Return on each device its part of an array, or of arrays in nested lists and tuples, in which None stays."""
-    if data is None:
-        return [None] * len(devices)
-    if isinstance(data, (list, tuple)):
-        make = getattr(type(data), '_make', tuple if isinstance(data, tuple) else list)  # _make: a named tuple's
-        return [make(items) for items in zip(*(_shards(item, indices, devices) for item in data))]
+    shards = [_array_shards(array, indices, devices) for array in leaves(data)]
+    return [refill(data, iter(on_device)) for on_device in zip(*shards)]
+
+
+def _array_shards(data: Any, indices: list, devices: list) -> list:
     if isinstance(data, CSR):
         return [data[rows].as_in_context(device) for rows, device in zip(indices, devices)]
     is_np = mx.util.is_np_array()

@@ -16,9 +16,9 @@ SAME_PROGRAM = 'start all workers with the same program, flags, versions and dat
 class Workers:
     """The processes that train together, seen from this one, `rank` of `size`.
 
-    Here they are this process alone, and nothing is exchanged; `HorovodWorkers` overrides the methods. ``received`` of
-    `signals`, as of `StopSignals`, is the signal that all of them know of, 0 if none; that of `own_signals` is the one
-    that this process has received.
+    Here they are this process alone, and nothing is exchanged; `HorovodWorkers` overrides the methods.
+    ``own_signals.received`` is the signal that this process has received, 0 if none; ``signals.received`` is one that
+    all of them know of.
     """
 
     rank, size = 0, 1

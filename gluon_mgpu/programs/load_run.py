@@ -13,7 +13,6 @@ from ..checkpoints.run_folder import newest_checkpoint
 from ..devices import devices_text, parse_devices
 from ..networks.precision import check_dtype
 from ..settings.chapters import CHAPTERS
-from ..training.history import read_history
 
 
 def trained_network(path, devices: list | None = None) -> tuple:
@@ -40,7 +39,6 @@ def trained_network(path, devices: list | None = None) -> tuple:
 
 def run_to_load(path) -> tuple[Path, dict]:
     """Return the checkpoint `path`, or the newest complete one in the folder `path`, and its metadata."""
-    # CheckpointError also if history.csv has a later epoch, of which no checkpoint could be written
     try:
         if not os.path.lexists(path):
             raise checkpoint.DamagedError(f'{path}: does not exist')
@@ -56,13 +54,6 @@ def run_to_load(path) -> tuple[Path, dict]:
             raise ValueError(f'its chapter is {metadata["config"]["chapter"]!r}')
     except ValueError as error:
         raise checkpoint.CheckpointError(f'{found}: must be from a run of {" or ".join(CHAPTERS)}; {error}') from None
-    history = found.parent / 'history.csv'
-    if Path(path).is_dir() and os.path.lexists(history):
-        recorded = len(read_history(history))
-        if recorded > len(metadata['run']['history']):
-            raise checkpoint.CheckpointError(
-                f'{path}: its newest complete checkpoint is {place_of(metadata)}, but history.csv has '
-                f'{counted(recorded, "epoch")}; name {found} if you mean this one, or resume the run')
     return found, metadata
 
 

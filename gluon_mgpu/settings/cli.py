@@ -73,7 +73,7 @@ class Job:
         workers.check_equal({**self.config, 'platform': ''})
         self.folder = workers.on_rank_0(self.open_folder)
         self.print_heading()
-        with signals:  # until the end: after the training, a signal is ignored
+        with signals:  # until the results are printed
             self.train()
 
     def log(self, line: str) -> None:

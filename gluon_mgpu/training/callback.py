@@ -3,6 +3,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..base.arguments import integer
+from .history import EpochResult
 
 
 class Callback:
@@ -55,9 +56,10 @@ class Patience(Callback):
         self.num_epochs = integer('patience', num_epochs, minimum=1)
 
     def should_stop(self, run: Any) -> bool:
-        return epochs_since_best([epoch.test_acc for epoch in run.history]) >= self.num_epochs
+        return epochs_since_best(run.history) >= self.num_epochs
 
 
-def epochs_since_best(accuracies: list[float]) -> int:
+def epochs_since_best(history: list[EpochResult]) -> int:
     """Return the number of epochs after the first one with the highest accuracy."""
+    accuracies = [epoch.test_acc for epoch in history]
     return len(accuracies) - 1 - accuracies.index(max(accuracies))

@@ -3,7 +3,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from operator import length_hint
 from typing import Any
 
@@ -47,8 +49,11 @@ class _CurrentEpoch:
         self._batches_per_read = 1
         self._read_at = self._trained_at = time.perf_counter()
 
-    def begin(self, train_iter: Iterable, num_epochs: int) -> None:
-        """Check `train_iter`, set its attribute ``epoch``, if any, and start the clock. The run has `num_epochs`."""
+    def begin(self, train_iter: Iterable, num_epochs: int) -> Iterator:
+        """Check `train_iter`, set its attribute ``epoch``, if any, start the clock, and return the batches to train on.
+
+        The run has `num_epochs`.
+        """
         length = length_hint(train_iter)
         if self._begun:
             raise ValueError(f'the batches of epoch {self.number} were already read: call end_epoch(test_acc) first, '
@@ -67,7 +72,12 @@ class _CurrentEpoch:
         self._text = f'epoch {self.number}/{num_epochs}'
         self._progress.begin_epoch(self._text, self.num_batches, length)
         self.training, self._begun, self.length = True, True, length
-        self._started = time.perf_counter() - self.seconds  # as if it had not been interrupted
+        self._started = time.perf_counter()
+        batches = iter(train_iter)
+        if self.num_batches:  # as if it had not been interrupted, without the time to skip these batches
+            deque(islice(batches, self.num_batches), maxlen=0)
+            self._started = time.perf_counter() - self.seconds
+        return batches
 
     def record_losses(self, ls: list) -> None:
         """See `Run.record_losses`."""

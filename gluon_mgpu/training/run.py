@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
 from operator import length_hint
 from pathlib import Path
 from typing import Any
@@ -160,8 +159,8 @@ class Run:
             seed_all(self._seed, epoch.number)    # 1. `train_iter` may draw random numbers
         self._call('epoch_begin')                 # 2. outside the time of training
         self.workers.place = f'epoch {epoch.number}'
-        epoch.begin(train_iter, self.num_epochs)  # 3. the clock starts
-        for batch in islice(train_iter, epoch.num_batches, None):
+        # 3. the clock starts
+        for batch in epoch.begin(train_iter, self.num_epochs):
             if self._broadcast_pending:  # not before, because a network may get its shapes from the first batch
                 self.workers.broadcast_parameters(self.net, batch[0], statistics=not self.num_steps)
                 self._broadcast_pending = False
@@ -179,9 +178,7 @@ class Run:
         self.synchronize()                        # 4. the clock stops when the devices have finished
         epoch.training = False
         self._call('epoch_trained')               # 5. outside the time of training
-        if names := [name for name in self.workers.allgather(first_non_finite(self.net)) if name]:
-            raise DivergenceError(f'{names[0]} is no longer finite after epoch {epoch.number}: use a smaller learning '
-                                  'rate')
+        self.check_finite(f'after epoch {epoch.number}')
         if names := [name for name in self.workers.allgather(first_unequal(self.net)) if name]:
             raise InputError(f'{names[0]} differs between the devices after epoch {epoch.number}: give each device the '
                              "sum of all gradients, in place, as the book's allreduce does, and update all alike")
@@ -248,6 +245,11 @@ class Run:
             with contextlib.ExitStack() as stack:  # calls all, even if one raises an error
                 for callback in reversed(self.callbacks):
                     stack.callback(callback.train_end, self)
+
+    def check_finite(self, place: str) -> None:
+        """Raise DivergenceError, with the place in the run, if training has made a parameter NaN or infinite; waits."""
+        if names := [name for name in self.workers.allgather(first_non_finite(self.net)) if name]:
+            raise DivergenceError(f'{names[0]} is no longer finite {place}: use a smaller learning rate')
 
     def _check_open(self) -> None:
         if self._closed:

@@ -330,6 +330,36 @@ def test_a_layer_that_is_never_used(k, device_list, tmp_path):
     resumed, _ = trained([], tmp_path / 'a')
     assert values(resumed) == whole and resumed.unused.weight.shape == (3, -1)
     assert values(trained([1, 2], tmp_path / 'a')[0]) != whole
+    resumed.unused(np.ones((1, 2), ctx=device_list(k)[0]))  # used since the checkpoint: it keeps its weights
+    weights = values(resumed)['unused.weight']
+    resumed.used.weight.set_data(np.zeros((2, 3)))
+    checkpoint.load(tmp_path / 'a', resumed)
+    assert values(resumed) == {**whole, 'unused.weight': weights, 'unused.bias': whole['unused.bias']}
+
+
+@pytest.mark.parametrize('loaded_into', ['new', 'trained'])
+def test_before_the_first_batch(loaded_into, devices, tmp_path):
+    """Most parameters have no values yet; a Trainer starts anew."""
+    def new():
+        net = gluon.nn.Dense(2)
+        net.initialize(ctx=devices)
+        return net, gluon.Trainer(net.collect_params(), 'adam')
+
+    def step(net, trainer):
+        with autograd.record():
+            ls = [net(np.ones((1, 3), ctx=device)).sum() for device in devices]
+        autograd.backward(ls)
+        trainer.step(2)
+
+    with pytest.warns(UserWarning, match='weight has no values yet'):
+        checkpoint.save(tmp_path / 'a', *new(), epoch=0)
+    net, trainer = new()
+    if loaded_into == 'trained':
+        step(net, trainer)
+    assert checkpoint.load(tmp_path / 'a', net, trainer) == {'epoch': 0}
+    step(net, trainer)
+    assert net.bias.data(devices[0]).asnumpy() == pytest.approx([-0.001] * 2, rel=1e-4)  # Adam's first step
+    assert trainer.optimizer.num_update == 1
 
 
 @pytest.mark.parametrize('layer', [gluon.nn.Dense, gluon.nn.BatchNorm])

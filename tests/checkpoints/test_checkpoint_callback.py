@@ -78,10 +78,8 @@ def test_gradients_may_overflow(devices, tmp_path):
     net.initialize(ctx=devices)
     net.weight.grad_req = 'add'
     net.weight.list_grad()[0][:] = float('inf')
-    run = SimpleNamespace(net=net, trainer=None, workers=Workers(), synchronize=lambda: None, history=[],
-                          state=lambda: {'num_steps': 1, 'num_batches': 0})
-    callback = CheckpointCallback(tmp_path, every=1)
-    run.num_steps = 1
+    run, callback = Run(1), CheckpointCallback(tmp_path, every=1)
+    run.net, run.num_steps = net, 1
     callback.batch_end(run)
     assert callback.last == checkpoints(tmp_path)[0]
     net.bias.set_data(net.bias.data(devices[0]) + float('nan'))

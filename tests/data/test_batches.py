@@ -207,12 +207,13 @@ def test_batches_of_mx_nd():
             check_training_data(data, 2)
 
 
-def test_probabilities_are_for_training():
+def test_probabilities_are_no_labels():
     """As test labels, they would fail only in the first evaluation."""
     batch, column = (np.zeros((2, 1)), np.ones((2, 10)) / 10), (np.zeros((2, 1)), np.zeros((2, 1)))
-    assert check_training_data(([batch], [column]), 2)
-    with pytest.raises(ValueError, match=r'^the test labels float32 \(2, 10\): must be class numbers \(n,\)'):
-        check_training_data(([batch], [batch]), 2)
+    assert check_training_data(([column], [column]), 2)
+    for name, data in {'training': ([batch], [column]), 'test': ([column], [batch])}.items():
+        with pytest.raises(ValueError, match=rf'^the {name} labels float32 \(2, 10\): must be class numbers \(n,\)'):
+            check_training_data(data, 2)
 
 
 @pytest.mark.parametrize('n, k', [(10, 3), (2, 3), (7, 1), (256, 4), (23, 5)])

@@ -56,15 +56,15 @@ class Norm:
             # All workers add up the sums, also those without rows
             local = [sum((array.as_in_ctx(first.ctx) for array in others), first) for first, *others in zip(*sums_on)]
             local = local or [np.zeros_like(mean), np.zeros_like(mean)]
-            means = self._workers.allreduce(np.stack(local)) / count
+            means = self._workers.allreduce(np.stack(local)) / count  # of dy x^ and of dy
             for inputs, arrays, gradients, sums in zip(inputs_on, arrays_on, gradients_on, sums_on):
-                # The next piece has computed the first term of dx. The others are a x^ + b, which is batch norm again
                 if layer.X in trained:
-                    scale, _, *statistics = (arrays[name] for name in layer.arguments)
-                    a, b = -scale / np.sqrt(statistics[1] + layer.eps) * means.as_in_ctx(scale.ctx)
-                    add_gradient(gradients, layer.X, self._batch_norm(inputs[0], a, b, *statistics,
-                                                                    use_global_stats=True))
-                for name, total in zip(names[1:], sums):
+                    scale, _, m, v = (arrays[name] for name in layer.arguments)
+                    # The next piece has computed the first term of dx. The others are a x^ + b, which is batch norm
+                    # again, with the mean of dy x^ in a and that of dy in b
+                    a, b = -scale / np.sqrt(v + layer.eps) * means.as_in_ctx(scale.ctx)
+                    add_gradient(gradients, layer.X, self._batch_norm(inputs[0], a, b, m, v, use_global_stats=True))
+                for name, total in zip((layer.gamma, layer.beta), sums):
                     add_gradient(gradients, name, total if name in trained else None)
 
         return backward

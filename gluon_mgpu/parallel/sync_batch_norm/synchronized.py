@@ -120,8 +120,10 @@ class SyncBatchNorm:
                              'without training, call net(X)')
         devices_of = [{getattr(X, 'ctx', None) for X in leaves(args)} for args in zip(*inputs)]
         lists = {structure(args) for args in zip(*inputs)}
-        if ({len(shards) for shards in inputs} != {len(devices_of)} or len(set().union(*devices_of)) < len(devices_of)
-                or not all(len(devices) == 1 for devices in devices_of) or len(lists) > 1 or None in lists):
+        same_number = {len(shards) for shards in inputs} == {len(devices_of)}
+        one_device_each = all(len(devices) == 1 for devices in devices_of)
+        all_differ = len(set().union(*devices_of)) == len(devices_of)
+        if not (same_number and one_device_each and all_differ) or len(lists) > 1 or None in lists:
             raise ValueError(f'X_shards are on {[sorted(map(str, devices)) for devices in devices_of]}: pass one array '
                              'per device, and those of other inputs in other lists, on the same devices')
         if not all(len(X) for X in leaves(inputs)):

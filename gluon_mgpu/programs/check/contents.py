@@ -28,7 +28,7 @@ def find_all(value: Any, kind: Any) -> Iterator[tuple[str, Any]]:
     The attributes are those of `value`, or of objects in containers; not those of attributes.
     """
     seen: set = set()
-    left = deque([('', value, False)])
+    left = deque([('', value, False)])  # a stack, so that what is in a value comes before its neighbors
     while left:
         path, value, is_attribute = left.pop()
         value = plain(value)
@@ -38,7 +38,8 @@ def find_all(value: Any, kind: Any) -> Iterator[tuple[str, Any]]:
         if isinstance(value, kind):
             yield path, value
         if isinstance(value, gluon.Trainer):
-            left.extendleft((param.name, param, True) for param in value._params)  # last: networks have better names
+            # At its bottom, because networks have better names
+            left.extendleft((param.name, param, True) for param in value._params)
             continue
         inside = is_attribute or not isinstance(value, CONTAINERS)
         parts = [(f'{path}.{name}'.strip('.'), part, inside) for name, part in _parts(value, is_attribute)

@@ -121,8 +121,6 @@ def _operators(graph: Any, batch_size: int) -> tuple[list[Operator], list[str]]:
     """Return the operators of a graph and the names of its outputs, see `operators_of`."""
     operators, outputs = operators_of(graph)
     for op in operators:
-        if MXNET_MAJOR < 2:  # where only symbols have it: integers times 1.5 would be float64
-            op.node.get('attrs', {}).pop('is_int', None)
         if op.node['op'] == '_zeros':  # a recurrent layer's initial state, in which MXNet 1.9 leaves out the batch size
             op.node['attrs']['shape'] = op.node['attrs']['shape'].replace(' 0,', f' {batch_size},')
     return operators, outputs

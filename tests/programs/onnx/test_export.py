@@ -130,20 +130,12 @@ def test_a_run(module, chapter, capsys, devices):
 
 
 def test_a_run_without_its_final_checkpoint(chapter, capsys):
-    """An earlier epoch is exported only if its checkpoint is named, or if the run was stopped there."""
+    """The programs use an earlier epoch, and say so."""
     assert chapter(scratch, '--num-epochs', '2', '--out-dir', 'run')[0] == 0
     last, first = checkpoints('run')
     last.unlink()
-    for command in (export, predict):
-        assert command.main(['run']) == 2
-        assert capsys.readouterr().err.partition(': ')[2] == (
-            f'run: its newest complete checkpoint is after epoch 1 of 2, but history.csv has 2 epochs; name {first} if '
-            'you mean this one, or resume the run\n')
-    assert not Path('run/model.onnx').exists()
-    assert export.main([str(first)]) == 0
-    assert capsys.readouterr().out.startswith(f'checkpoint: {first}, after epoch 1 of 2\n')
-    lines = Path('run/history.csv').read_text().splitlines(keepends=True)
-    Path('run/history.csv').write_text(''.join(lines[:2]))  # as in a run that was stopped after epoch 1
+    assert predict.main(['run']) == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith(' test images, after epoch 1 of 2')
     assert export.main(['run']) == 0
     assert capsys.readouterr().out.startswith(f'checkpoint: {first}, after epoch 1 of 2\n')
 

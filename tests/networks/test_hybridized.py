@@ -328,7 +328,7 @@ def test_a_bounded_number_of_operators(devices, monkeypatch):
     monkeypatch.setattr(module, 'cached_op', lambda *args: Operator(cached_op(*args)))
     double = hybridized(lambda a: np.multiply(a, 2))
     for n in range(2, 3 * MAX_OPERATORS):
-        for rows in (n, 1):  # 1 is used every time, so its operator stays
+        for rows in (n, 1, n):  # 1 is used every time, so its operator stays
             double(np.ones((rows, 2), ctx=devices[0])).wait_to_read()
     gc.collect()
     assert len(created) == 3 * MAX_OPERATORS - 1 == len(deleted) + MAX_OPERATORS

@@ -7,6 +7,7 @@ from gluon_mgpu.mxnet_setup.compat import HybridBlock, autograd, gluon, init, np
 from gluon_mgpu.networks.loss import cross_entropy
 from gluon_mgpu.parallel.accumulation import concise_in_parts
 from gluon_mgpu.parallel.clipping import ClippingTrainer
+from gluon_mgpu.parallel.workers import Workers
 
 ROWS = (12, 7, 1)  # also fewer than devices
 
@@ -17,7 +18,7 @@ def trained(devices, clip_norm, weight, batch_size=None, parts=1):
     net.initialize(ctx=devices)
     net.cast('float64')
     net.weight.set_data(np.array(weight, dtype='float64'))
-    trainer = ClippingTrainer(net.collect_params(), 'sgd', {'learning_rate': 0.5}, clip_norm)
+    trainer = Workers().trainer(net.collect_params(), 'sgd', {'learning_rate': 0.5}, clip_norm)
     step = concise_in_parts(concise.train_batch, parts)
     results = []
     for rows in ROWS:

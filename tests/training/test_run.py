@@ -11,6 +11,7 @@ from epochs import NO_PARAMETERS, NOT_BEGUN, feed
 from gluon_mgpu.mxnet_setup.compat import gluon, mx, np
 from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.run import Run
+from gluon_mgpu.training.seeds import seed_all
 
 
 def test_a_run_continues_after_completed_epochs():
@@ -207,6 +208,12 @@ def test_each_epoch_has_its_own_random_numbers():
     assert len({*first, *second, *third}) == 9
     assert draws(0) == [first, second, third] and not {first, second, third} & {*draws(1)}
     assert draws(0, {**NOT_BEGUN, 'history': [[1, 2.0, 1.5, 0.5, 100.0]], 'num_steps': 1}) == [second, third]
+
+
+def test_the_random_numbers_of_an_epoch_stay_when_the_package_changes():
+    """A run that was started with an earlier version resumes with the same ones."""
+    seed_all(0, 1)
+    assert numpy.random.get_state()[1][0] == 1817441348  # SeedSequence((0, 1)) % 2**31
 
 
 @pytest.mark.parametrize('state', [None, [], {}, {**NOT_BEGUN, 'history': [[1]], 'num_steps': 1},

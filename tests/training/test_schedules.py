@@ -27,6 +27,7 @@ def test_schedules_by_hand():
     assert rates(schedule('constant', 0.5, 4), 4) == [0.5] * 4
     assert rates(schedule('constant', 0.5, 8, warmup_steps=4), 8) == [0.125, 0.25, 0.375] + [0.5] * 5
     assert rates(schedule('step', 1.0, 8), 8) == pytest.approx([1] * 4 + [0.1] * 2 + [0.01] * 2)
+    assert rates(schedule('step', 1.0, 2), 2) == pytest.approx([1, 0.1])
     # (1 + cos(pi n / 4)) / 2 for n = 1, 2, 3
     assert rates(schedule('cosine', 1.0, 3), 3) == pytest.approx([0.8535534, 0.5, 0.1464466])
     assert rates(schedule('cosine', 1.0, 5, warmup_steps=2), 5) == pytest.approx([0.5, 1, 0.8535534, 0.5, 0.1464466])

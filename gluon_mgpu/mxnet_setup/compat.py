@@ -57,7 +57,8 @@ def graph_to_json(graph: Any) -> dict:
 
 
 def _readable(graph: str) -> str:
-    return graph.replace('"decimal":', '"decimals":')  # of np.around, which MXNet 2 writes but cannot read
+    # Arguments of np.around and of np.sort and np.argsort that MXNet 2 writes but cannot read
+    return graph.replace('"decimal":', '"decimals":').replace('"is_ascend_s":', '"is_ascend":')
 
 
 def cached_op(graph: Any, flags: list) -> Callable:

@@ -44,7 +44,7 @@ def _clip(params: list, max_norm: float) -> None:
 
 def _norm(gradients: list) -> Any:
     """Return the norm of all gradients as an array ()."""
-    dtype = numpy.result_type('float32', *(g.dtype for g in gradients))  # in float16, the sum would overflow
+    dtype = numpy.result_type('float32', *(g.dtype for g in gradients))  # in float16, the sum may overflow
     # Divide by about the largest number, because the squares of large numbers overflow
     unit = sum(abs(g).max().astype(dtype) / len(gradients) for g in gradients) + 1e-30
     return unit * sum(((g.astype(dtype) / unit)**2).sum() for g in gradients)**0.5

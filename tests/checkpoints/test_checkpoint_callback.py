@@ -2,10 +2,12 @@
 import re
 import shutil
 import signal
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from stopped_runs import SendSignal, train
+from two_workers import OfTwo
 
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.checkpoints.checkpoint_callback import CheckpointCallback
@@ -87,6 +89,25 @@ def test_gradients_may_overflow(devices, tmp_path):
         callback.batch_end(run)
 
 
+def test_rank_0_alone_writes_and_removes_files(tmp_path):
+    """The workers of one machine share the folder."""
+    unfinished = tmp_path / 'checkpoint-00000003.safetensors.a1b2c3d4.part'
+    unfinished.touch()
+    train(tmp_path, workers=OfTwo(1), keep_best=True)
+    assert [*tmp_path.glob('*.safetensors*')] == [unfinished]
+    train(tmp_path, workers=OfTwo(0), keep_best=True)
+    assert len(checkpoints(tmp_path)) == 2 and (tmp_path / BEST).exists() and not unfinished.exists()
+
+
+def test_an_old_checkpoint_that_cannot_be_removed(tmp_path, monkeypatch):
+    def unlink(path):
+        raise PermissionError(path)
+
+    monkeypatch.setattr(Path, 'unlink', unlink)
+    run, _ = train(tmp_path)
+    assert run.complete and len(checkpoints(tmp_path)) == 3
+
+
 def full_disk_at(monkeypatch, *names):
     """Let writing each of these files fail once; return the list of the files that are written."""
     write, left, written = checkpoint.write, [*names], []
@@ -127,6 +148,13 @@ def test_a_best_epoch_that_cannot_be_written(tmp_path, capsys):
                        'checkpoint-00000006.safetensors; the run continues')
     assert missing == (f'{tmp_path / BEST} is not of epoch 2, the best one, whose checkpoint could not be written or '
                        'was removed')
+
+
+def test_a_best_checkpoint_of_another_loop(tmp_path, monkeypatch, capsys):
+    checkpoint.save(tmp_path / BEST, [np.ones(1)])
+    full_disk_at(monkeypatch, BEST)
+    train(tmp_path, accuracies=[0.5], keep_best=True)
+    assert f'{tmp_path / BEST} is not of epoch 1, the best one' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize('resumed', [False, True])

@@ -8,6 +8,7 @@ from limits import limits
 from loops import OPTIMIZERS, Loop, dense
 from slow import slow
 from trainers import on_each_device, trainable
+from two_workers import OfTwo
 
 from gluon_mgpu.checkpoints import checkpoint, state
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np, npx
@@ -187,22 +188,32 @@ def test_saved_while_gradients_accumulate(k, update_on_kvstore, device_list, tmp
     assert (sum(array.asnumpy() for array in resumed[0].weight.list_grad()) == 2).all()
 
 
-def test_gradients_of_several_workers(devices, tmp_path):
-    class OneOfTwo(Workers):
-        size = 2
+def test_running_statistics_of_several_workers(devices):
+    """Each device of each worker gets its own; another number of devices gets the mean."""
+    net, k = gluon.nn.BatchNorm(in_channels=1), len(devices)
+    net.initialize(ctx=devices)
 
-        def allgather(self, value, what=''):
-            return [value, {key: [array + 1 for array in arrays] for key, arrays in value.items()}]
+    def loaded(number, workers):
+        """Return the running mean on each device from those of a number of devices: 0, 1, 2, ..."""
+        kept = {'running_mean': [numpy.array([i], 'float32') for i in range(number)]}
+        return state.set_network(net, kept, workers), [mean.item() for mean in net.running_mean.list_data()]
+
+    assert loaded(2 * k, OfTwo(0)) == ([], [*range(k)])
+    assert loaded(2 * k, OfTwo(1)) == ([], [*range(k, 2 * k)])
+    assert loaded(2 * k + 1, OfTwo(1)) == (['running_mean'], [k] * k)
+
+
+def test_gradients_of_several_workers(devices, tmp_path):
+    def of_other(value):
+        return {key: [array + 1 for array in arrays] for key, arrays in value.items()}
 
     net = dense(devices, optimizer='sgd')[0]
     net.weight.grad_req = 'add'
     for number, gradient in enumerate(net.weight.list_grad()):
         gradient[:] = 10 * number
-    kept = state.collect_network(net, OneOfTwo())
+    kept = state.collect_network(net, OfTwo(0, of_other))
     for rank in (0, 1):
-        workers = OneOfTwo()
-        workers.rank = rank
-        state.set_gradients(net, kept, workers)
+        state.set_gradients(net, kept, OfTwo(rank))
         found = [gradient.asnumpy().ravel()[0] for gradient in net.weight.list_grad()]
         assert found == [10 * number + rank for number in range(len(devices))]
     state.set_gradients(net, kept, Workers())  # one process continues

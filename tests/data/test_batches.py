@@ -8,6 +8,7 @@ import pytest
 from datasets import labels, rows
 from idx_files import dataset
 
+from gluon_mgpu.base.program import InputError
 from gluon_mgpu.data.batches import BatchIterator, check_training_data, num_outputs
 from gluon_mgpu.data.folders import FILES
 from gluon_mgpu.mxnet_setup.compat import gluon, mx, np, npx
@@ -228,6 +229,20 @@ def test_the_shards_of_all_workers_are_the_batches(n, k, shuffle):
         for (X, y), *others in zip(whole, *parts):
             assert numpy.concatenate([y_part.asnumpy() for _, y_part in others]).tolist() == y.asnumpy().tolist()
             assert (numpy.concatenate([X_part.asnumpy() for X_part, _ in others]) == X.asnumpy()).all()
+
+
+def test_the_batch_size_of_all_workers():
+    """Every update is divided by it."""
+    labels = numpy.arange(10, dtype='int32')
+    train_iter = BatchIterator(numpy.zeros((10, 2, 2), 'uint8'), labels, 5, 'test', shard=(1, 3))
+
+    def with_others(rows):
+        assert rows == 2  # 2, 2 and 1 of each five
+        return [2, rows, 1]
+
+    assert check_training_data((train_iter, []), 5, allgather=with_others)
+    with pytest.raises(InputError, match='^batch_size 6, but the training data has batches of 5 rows over all workers'):
+        check_training_data((train_iter, []), 6, allgather=with_others)
 
 
 def test_different_rows_have_different_digests():

@@ -1,18 +1,17 @@
 """Callbacks of a run, and early stopping, from accuracies given by hand."""
 import json
-from types import SimpleNamespace
 
 import idx_files
 import pytest
 from epochs import NO_PARAMETERS, feed
 from history_csv import history
+from two_workers import OfTwo, Shard
 
 from gluon_mgpu import scratch
 from gluon_mgpu.base.program import Stopped
 from gluon_mgpu.checkpoints.checkpoint_callback import CheckpointCallback
 from gluon_mgpu.checkpoints.run_folder import checkpoints
 from gluon_mgpu.mxnet_setup.compat import np
-from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.callback import Callback, Patience
 from gluon_mgpu.training.epoch import DivergenceError
 from gluon_mgpu.training.run import Run
@@ -95,25 +94,19 @@ def test_a_run_resumed_within_an_epoch_ends_after_it(tmp_path):
 
 def test_all_workers_stop_if_the_callback_of_one_asks_for_it():
     """Here the callback of the other worker stops after two epochs."""
-    class OfTwo(Workers):
-        size = 2
-
-        def allgather(self, value, what=''):
-            if not isinstance(value, bool):
-                return [value, value]
-            asked.append(value)
-            return [value, len(asked) == 3]  # the first time before the first epoch
+    def of_other(value):
+        if not isinstance(value, bool):
+            return value
+        asked.append(value)
+        return len(asked) == 3  # the first time before the first epoch
 
     class Never(Callback):
         def should_stop(self, run):
             assert len(run.history) > 0
             return False
 
-    class Shard(list):
-        shard = (0, 2)
-
     asked = []
-    run = Run(5, quiet=True, callbacks=[Never()], workers=OfTwo(SimpleNamespace(received=0)))
+    run = Run(5, quiet=True, callbacks=[Never()], workers=OfTwo(0, of_other))
     data = Shard([[np.zeros(1)]])
     for _ in run.epochs([[np.zeros(1)]]):
         for _ in run.batches(data):

@@ -1,10 +1,12 @@
 """Tests of the parameters of a network: which they are, and whether they are finite."""
+import contextlib
 import warnings
 
 import numpy
 import pytest
 from epochs import feed
 
+from gluon_mgpu.base.program import InputError
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.checkpoints.checkpoint_callback import CheckpointCallback
 from gluon_mgpu.mxnet_setup.compat import gluon, init, np
@@ -30,6 +32,16 @@ def dense(value):
     net = gluon.nn.Dense(1, in_units=1)
     net.initialize(init.Constant(value))
     return net
+
+
+@pytest.mark.parametrize('other, differs', [(1.0005, False), (1.01, True)])
+def test_copies_that_differ_by_more_than_rounding_end_the_run(other, differs):
+    """Devices may sum in another order."""
+    run = Run(num_epochs=1, quiet=True)
+    with pytest.raises(InputError, match='^parameter 0 differs') if differs else contextlib.nullcontext():
+        for _ in run.epochs([[np.array([1.0])], [np.array([other])]]):
+            feed(run, [[[1.0]]])
+            run.end_epoch(0.5)
 
 
 def test_an_infinite_constant_does_not_end_the_run(tmp_path):

@@ -7,9 +7,9 @@ import sys
 import numpy
 import pytest
 from epochs import NO_PARAMETERS, NOT_BEGUN, feed
+from two_workers import OfTwo, Shard
 
 from gluon_mgpu.mxnet_setup.compat import gluon, mx, np
-from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.run import Run
 from gluon_mgpu.training.seeds import seed_all
 
@@ -166,21 +166,13 @@ def test_a_line_that_cannot_be_printed_does_not_end_training(error, monkeypatch,
 
 def test_workers_get_the_parameters_once_with_the_first_batch():
     """Without running statistics if the run is resumed: each worker has its own."""
-    class OfTwo(Workers):
-        size = 2
-
-        def allgather(self, value, what=''):
-            return [value, value]
-
+    class Recording(OfTwo):
         def broadcast_parameters(self, net, *args, statistics=True):
             calls.append((args, statistics, run.num_steps))
 
-    class Shard(list):
-        shard = (0, 2)
-
     calls, state = [], None
     for num_epochs in (2, 3):
-        run = Run(num_epochs, quiet=True, workers=OfTwo())
+        run = Run(num_epochs, quiet=True, workers=Recording())
         if state:
             run.restore(state)
         for _ in run.epochs(NO_PARAMETERS):

@@ -270,7 +270,7 @@ class WithHeads(gluon.Block):
         super().__init__()
         self.frozen, self.out = gluon.nn.Dense(5, in_units=6), gluon.nn.Dense(4)
         self.unused, self.of_unknown_shape = gluon.nn.Dense(3, in_units=5), gluon.nn.Dense(3)
-        self.frozen.collect_params().setattr('grad_req', 'null')
+        self.frozen.weight.grad_req = self.frozen.bias.grad_req = 'null'
 
     def forward(self, X):
         return self.out(np.tanh(self.frozen(X)))

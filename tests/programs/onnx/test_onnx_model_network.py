@@ -58,7 +58,7 @@ def test_a_network_in_lower_precision(capsys):
 @pytest.mark.parametrize('net, words', [
     ([], 'param_names: has 8 names for 0 arrays in lists'),
     ([1, 2, 3], r"\['ndarray', 'int', 'int', 'int'\]: the arguments of a network must be arrays"),
-    (lambda: lenet()[::-1], 'lenet cannot be traced .*, Error in operator .* Shape inconsistent'),
+    (lambda: lenet()[::-1], 'lenet cannot be traced .*Shape inconsistent'),
     (lambda: lenet(dtype='float64'), 'has parameters in float64: cast them'),
     (lambda: [*lenet()[:7], np.full(10, numpy.nan)], 'scores .* not finite'),
     (lambda: [array * 1e30 for array in lenet()], 'scores .* not finite'),

@@ -10,8 +10,7 @@ from stopped_runs import SendSignal, train
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.checkpoints.checkpoint_callback import CheckpointCallback
 from gluon_mgpu.checkpoints.run_folder import BEST, checkpoints
-from gluon_mgpu.mxnet_setup.compat import gluon, np
-from gluon_mgpu.parallel.workers import Workers
+from gluon_mgpu.mxnet_setup.compat import gluon
 from gluon_mgpu.training.epoch import DivergenceError
 from gluon_mgpu.training.run import Callback, Run
 
@@ -127,26 +126,3 @@ def test_a_best_epoch_that_cannot_be_written(tmp_path, capsys):
                        'checkpoint-00000006.safetensors; the run continues')
     assert missing == (f'{tmp_path / BEST} is not of epoch 2, the best one, whose checkpoint could not be written or '
                        'was removed')
-
-
-@pytest.mark.parametrize('resumed', [False, True])
-def test_workers_keep_their_own_running_statistics_after_a_checkpoint(resumed, tmp_path):
-    """A new run begins with those of rank 0."""
-    class Recording(Workers):
-        size = 2
-
-        def allgather(self, value, what=''):
-            return [value, value]
-
-        def broadcast_parameters(self, net, *args, statistics=True):
-            found.append(statistics)
-
-    found = []
-    if resumed:
-        train(tmp_path, accuracies=[0.5])
-    run = Run(2, quiet=True, workers=Recording(), callbacks=[
-        CheckpointCallback(tmp_path, resume=checkpoints(tmp_path)[0] if resumed else None)])
-    epochs, shard = run.epochs([[np.zeros(1)]]), type('Shard', (list,), {'shard': (0, 2)})
-    next(epochs)
-    next(run.batches(shard([('X', 'y')] * 3)))
-    assert found == [not resumed]

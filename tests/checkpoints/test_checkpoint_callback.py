@@ -1,4 +1,4 @@
-"""Checkpoints of runs that are stopped: folders that vanish, files that cannot be removed."""
+"""Checkpoints of runs that are stopped: folders that vanish, files that cannot be written."""
 import re
 import shutil
 import signal

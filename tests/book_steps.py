@@ -59,6 +59,12 @@ def step_of(losses, nets, trainers, shards, devices, rows, divisor=None):
         trainer.step(rows if divisor is None else divisor, ignore_stale_grad=True)
 
 
+def split_batch_multi_inputs(X, y, devices):
+    """D2L 16.5. Some shards of a small batch have no rows."""
+    *X_shards, y_shards = (gluon.utils.split_and_load(array, devices, even_split=False) for array in (*X, y))
+    return list(zip(*X_shards)), y_shards
+
+
 def words(rng, rows, *shape):
     return rng.integers(0, VOCAB, (rows, *shape)).astype('int32')
 

@@ -297,18 +297,3 @@ def test_train_starts_alike_on_any_number_of_devices(device_list):
     assert len(weights) == 4
     for weight in weights[1:]:
         assert (weight == weights[0]).all()
-
-
-def test_initialize_takes_a_list_of_devices(devices):
-    """D2L 13.6.2: the parameters are equal on these devices, and do not exist elsewhere."""
-    from gluon_mgpu.mxnet_setup.compat import mx
-    net = small_net()
-    net.initialize(init=init.Normal(sigma=0.01), ctx=devices)
-    for device in devices:
-        net(np.zeros((1, 1, 28, 28), ctx=device))
-    weight = net[0].params.get('weight')
-    assert weight.list_ctx() == devices
-    first, *others = [weight.data(device) for device in devices]
-    assert all((first.asnumpy() == other.asnumpy()).all() for other in others)
-    with pytest.raises(RuntimeError):
-        weight.data(mx.cpu(99))

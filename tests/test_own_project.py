@@ -111,7 +111,7 @@ MISTAKES = {  # in the program: code, what it becomes, and words of the report
 
 @pytest.mark.parametrize('semantics', ['NumPy', slow('mx.nd')], indirect=True)
 @pytest.mark.parametrize('mistake', MISTAKES)
-def test_the_check_finds_a_mistake(mistake, semantics, monkeypatch):
+def test_the_check_finds_a_mistake(mistake, semantics):
     right, wrong, words = MISTAKES[mistake]
     code = program(semantics, 'check')
     assert code.count(right) == 1
@@ -221,7 +221,7 @@ class Tensor:
 
 
 def test_weights_from_pytorch(semantics, devices, tmp_path, monkeypatch):
-    """tests/programs/test_export.py compares the names with those of the same network in PyTorch."""
+    """tests/programs/onnx/test_export.py compares the names with those of the same network in PyTorch."""
     monkeypatch.chdir(tmp_path)
     nets = [gluon.nn.HybridSequential() for _ in range(2)]
     for net in nets:

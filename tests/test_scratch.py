@@ -97,24 +97,6 @@ def test_get_params_copies_to_the_device(devices):
     assert params[0].tolist() == [1, 2]
 
 
-def test_allreduce_of_the_book(devices):
-    data = [np.ones((1, 2), ctx=device) * (i + 1) for i, device in enumerate(devices[:2])]
-    scratch.allreduce(data)
-    assert [d.tolist() for d in data] == [[[3, 3]], [[3, 3]]]
-    assert [d.ctx for d in data] == devices[:2]
-
-
-@pytest.mark.parametrize('k', [1, 2, 3, 4])
-def test_allreduce_sums_in_place(device_list, rng, k):
-    arrays = rng.integers(-9, 9, (k, 3, 5)).astype('float32')  # whole numbers: sums are exact
-    data = [np.array(a, ctx=device) for a, device in zip(arrays, device_list(k))]
-    handles = list(data)
-    scratch.allreduce(data)
-    for d, handle, device in zip(data, handles, device_list(k)):
-        assert d is handle and d.ctx == device
-        assert (d.asnumpy() == arrays.sum(axis=0)).all()
-
-
 def test_sgd_by_hand():
     param = np.array([1.0, 2.0])
     param.attach_grad()

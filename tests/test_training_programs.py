@@ -4,7 +4,6 @@ Each program trains with the package's functions for the step, and yields the va
 those of the same program in plain Gluon on one device. In float64 only the order of sums differs.
 """
 import itertools
-import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -19,7 +18,6 @@ from gluon_mgpu.networks.static_shapes import StaticSequential
 from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.parallel.step import prepare_idle_devices
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
-from gluon_mgpu.programs.onnx.graph import semantics_of
 from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 
 nn = gluon.nn
@@ -27,13 +25,12 @@ ROWS = (12, 7, 2, 9)  # also fewer than devices
 # How the owner of a network lets it run; the program decides
 HYBRIDIZE = {'eager': None, 'hybridize': {}, 'static_alloc': {'static_alloc': True},
              'static_shape': {'static_alloc': True, 'static_shape': True}}
-FACTOR = 1.0  # which `Reads` reads
 
 
-def dense(*units, kind=nn.HybridSequential, activation='tanh'):
+def dense(*units, kind=nn.HybridSequential):
     net = kind()
     for size, following in itertools.pairwise(units):
-        net.add(nn.Dense(following, in_units=size, activation=activation))
+        net.add(nn.Dense(following, in_units=size, activation='tanh'))
     return net
 
 
@@ -125,40 +122,6 @@ def penalty_in_every_second_step(trainer_of, devices, rng, how) -> Iterator:
         yield values(net)
 
 
-def state_of_every_kind(trainer_of, devices, rng, how) -> Iterator:
-    """A forward pass that reads and changes attributes, a global, a list, and Python's random numbers."""
-    global FACTOR
-
-    class Reads(HybridBlock):
-        def __init__(self):
-            super().__init__()
-            self.out, self.calls, self.log, self.options = nn.Dense(3, in_units=4), 0, [], {'scale': [1.0]}
-
-        def forward(self, X):
-            self.calls += 1
-            self.log.append(X.shape)
-            return self.out(X) * FACTOR * self.options['scale'][0] * (0.5 + random.random())
-
-    if how != 'eager':
-        return  # a hybridized network runs its code once only
-    random.seed(0)
-    net = make(Reads(), devices)
-    trainer = trainer_of(trainable(net), 'sgd', {'learning_rate': 0.1})
-    try:
-        for X, y in batches(rng):
-            net.options['scale'][0] += 0.5
-            FACTOR += 0.5
-            state = random.getstate()
-            def losses_of(X, y, state=state):
-                random.setstate(state)  # the same on all devices
-                return squared(net)(X, y)
-            step(losses_of, [net], trainer, X, y, devices)
-            yield values(net)
-        assert net.calls == len(net.log) == sum(min(rows, len(devices)) for rows in ROWS)
-    finally:
-        FACTOR = 1.0
-
-
 def actor_and_critic(trainer_of, devices, rng, how) -> Iterator:
     """The critic is updated between the forward and the backward pass of the actor."""
     actor, critic = make(dense(4, 5, 3), devices, how), make(dense(3, 5, 1), devices, how)
@@ -244,52 +207,6 @@ def gradient_of_the_input(trainer_of, devices, rng, how) -> Iterator:
         yield [moved, *values(net)]
 
 
-def second_derivatives(trainer_of, devices, rng, how) -> Iterator:
-    """A penalty on the gradient of the input, which MXNet differentiates again for some operators only."""
-    if how != 'eager':
-        return  # Gluon's operator has no second derivative
-    net = make(dense(4, 1, activation=None), devices)
-    trainer = trainer_of(trainable(net), 'sgd', {'learning_rate': 0.1})
-    for X, y in batches(rng):
-        def losses_of(X, y):
-            X.attach_grad()
-            [slope] = autograd.grad(npx.sigmoid(net(X)), [X], create_graph=True, retain_graph=True)
-            return (slope * slope).sum(axis=1)
-        step(losses_of, [net], trainer, X, y, devices)
-        yield values(net)
-
-
-def functions_of_autograd(trainer_of, devices, rng, how) -> Iterator:
-    class Straight(autograd.Function):
-        def forward(self, X):
-            return np.sign(X)
-
-        def backward(self, dX):
-            return dX
-
-    net = make(dense(4, 5, 3), devices, how)
-    trainer = trainer_of(trainable(net), 'sgd', {'learning_rate': 0.1})
-    for X, y in batches(rng):
-        step(lambda X, y: ((Straight()(net(X)) - y) ** 2).sum(axis=1), [net], trainer, X, y, devices)
-        yield values(net)
-
-
-def hooks(trainer_of, devices, rng, how) -> Iterator:
-    """A hook in a layer sees the arrays of each call, while it is attached."""
-    if how != 'eager':
-        return  # MXNet warns that they will have no effect
-    net = make(dense(4, 5, 3), devices)
-    trainer = trainer_of(trainable(net), 'sgd', {'learning_rate': 0.1})
-    for attached, (X, y) in zip((False, True, False, True), batches(rng)):
-        seen: list = []
-        handle = net[0].register_forward_hook(
-            lambda block, inputs, output, seen=seen: seen.append(output)) if attached else None
-        step(squared(net), [net], trainer, X, y, devices)
-        if handle:
-            handle.detach()
-        yield values(net) + ([numpy.concatenate([array.asnumpy() for array in seen])] if attached else [])
-
-
 def evaluated_and_saved(trainer_of, devices, rng, how, folder) -> Iterator:
     """Evaluate, save and load between the steps."""
     net = make(dense(4, 5, 3, kind=StaticSequential), devices, how)
@@ -317,9 +234,8 @@ def in_threads(trainer_of, devices, rng, how) -> Iterator:
         yield values(*nets)
 
 
-PROGRAMS = [plain, static_sequential, frozen_and_unfrozen, penalty_in_every_second_step, state_of_every_kind,
-            actor_and_critic, generative, clipped_by_a_list_made_before, accumulated, gradient_of_the_input,
-            second_derivatives, functions_of_autograd, hooks, evaluated_and_saved, in_threads]
+PROGRAMS = [plain, static_sequential, frozen_and_unfrozen, penalty_in_every_second_step, actor_and_critic, generative,
+            clipped_by_a_list_made_before, accumulated, gradient_of_the_input, evaluated_and_saved, in_threads]
 
 
 def run(program, trainer_of, devices, seed, how, *args):
@@ -399,30 +315,3 @@ def test_synchronized_batch_norm(k, device_list, seed, tmp_path):
     for ours, of_one in zip(*found):
         for a, b in zip(ours, of_one):
             numpy.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11)  # float64
-
-
-@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no networks of mx.nd')
-@pytest.mark.parametrize('how', ['eager', slow('static_shape')])
-def test_networks_of_mx_nd(how, device_list):
-    """``x[0]`` is a row in a network that runs operator by operator; Gluon's symbols take it for an output."""
-    class Rows(gluon.HybridBlock):
-        def __init__(self):
-            super().__init__()
-            self.out = nn.Dense(3, in_units=4)
-
-        def hybrid_forward(self, F, X):
-            return self.out(X * (1 if how == 'static_shape' else X[0].shape[0] / 4))
-
-    found = []
-    with semantics_of(mx.nd.ones(1)):
-        for devices, of_net in ((device_list(1), 'eager'), (device_list(3), how)):
-            mx.random.seed(0)
-            net = make(Rows(), devices, of_net)
-            trainer = gluon.Trainer(trainable(net), 'sgd', {'learning_rate': 0.1})
-            rng = numpy.random.default_rng(0)
-            for batch in batches(rng):
-                X, y = (mx.nd.array(array, dtype='float64') for array in batch)
-                step(squared(net), [net], trainer, X, y, devices)
-            found.append(values(net))
-    for one, several in zip(*found):
-        numpy.testing.assert_allclose(several, one, rtol=1e-6)

@@ -1,4 +1,4 @@
-"""Checkpoints of runs that are stopped: folders that vanish, files that cannot be removed."""
+"""Checkpoints of runs that are stopped: folders that vanish, files that cannot be written."""
 import re
 import shutil
 import signal
@@ -13,7 +13,6 @@ from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.checkpoints.checkpoint_callback import CheckpointCallback
 from gluon_mgpu.checkpoints.run_folder import BEST, checkpoints
 from gluon_mgpu.mxnet_setup.compat import gluon, np
-from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.epoch import DivergenceError
 from gluon_mgpu.training.run import Callback, Run
 
@@ -155,26 +154,3 @@ def test_a_best_checkpoint_of_another_loop(tmp_path, monkeypatch, capsys):
     full_disk_at(monkeypatch, BEST)
     train(tmp_path, accuracies=[0.5], keep_best=True)
     assert f'{tmp_path / BEST} is not of epoch 1, the best one' in capsys.readouterr().err
-
-
-@pytest.mark.parametrize('resumed', [False, True])
-def test_workers_keep_their_own_running_statistics_after_a_checkpoint(resumed, tmp_path):
-    """A new run begins with those of rank 0."""
-    class Recording(Workers):
-        size = 2
-
-        def allgather(self, value, what=''):
-            return [value, value]
-
-        def broadcast_parameters(self, net, *args, statistics=True):
-            found.append(statistics)
-
-    found = []
-    if resumed:
-        train(tmp_path, accuracies=[0.5])
-    run = Run(2, quiet=True, workers=Recording(), callbacks=[
-        CheckpointCallback(tmp_path, resume=checkpoints(tmp_path)[0] if resumed else None)])
-    epochs, shard = run.epochs([[np.zeros(1)]]), type('Shard', (list,), {'shard': (0, 2)})
-    next(epochs)
-    next(run.batches(shard([('X', 'y')] * 3)))
-    assert found == [not resumed]

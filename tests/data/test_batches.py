@@ -226,7 +226,7 @@ def test_the_shards_of_all_workers_are_the_batches(n, k, shuffle):
     parts = [BatchIterator(images, labels, 5, 'test', shuffle, seed=1, shard=(i, k)) for i in range(k)]
     assert len({part.digest for part in parts}) == 1
     for _ in range(2):  # epochs
-        for (X, y), *others in zip(whole, *parts):
+        for (X, y), *others in zip(whole, *parts, strict=True):
             assert numpy.concatenate([y_part.asnumpy() for _, y_part in others]).tolist() == y.asnumpy().tolist()
             assert (numpy.concatenate([X_part.asnumpy() for X_part, _ in others]) == X.asnumpy()).all()
 

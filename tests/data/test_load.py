@@ -145,7 +145,7 @@ def test_the_last_training_rows_are_held_out(data_dir, size):
     assert labels(train_iter) == labels(fewer)
     assert (train_iter.digest, test_iter.digest) == (fewer.digest, same.digest)
     shards = [load(train_size=80, validation_size=size, shard=(rank, 3))[1] for rank in range(3)]
-    for (_, y), *parts in zip(validation_iter, *shards):
+    for (_, y), *parts in zip(validation_iter, *shards, strict=True):
         assert y.tolist() == [label for _, part in parts for label in part.tolist()]
 
 

@@ -72,7 +72,7 @@ def wait_for_unfinished_files(folder, process, number):
 
 @pytest.mark.slow
 def test_the_first_signal_stops_the_run_cleanly(scratch_command, uninterrupted, tmp_path, long, count):
-    """The run prints a command that resumes it with equal results. (test_cli.py tests Ctrl-C as well.)"""
+    """The run prints a command that resumes it with equal results."""
     # Each step takes 30 ms longer, so that the signal comes before the end. Jobs in the background of a shell script
     # ignore Ctrl-C, so the program sets its handler again
     code = ('import signal, sys, time\n'

@@ -6,45 +6,14 @@ import tempfile
 from pathlib import Path
 
 import faults_of_files
-import numpy
 from hypothesis import HealthCheck, given, settings, strategies as st
 from hypothesis.extra import numpy as arrays_of
 
-from gluon_mgpu import scratch
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.data import idx
 from gluon_mgpu.devices import parse_devices
-from gluon_mgpu.mxnet_setup.compat import mx, np
-from gluon_mgpu.parallel.allreduce import ALGORITHMS
-from gluon_mgpu.parallel.split import split_and_load
 
 CHECK = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck), derandomize=True)
-FINITE = st.floats(-1000, 1000, width=32)
-
-
-@CHECK
-@given(n=st.integers(1, 40), k=st.integers(1, 9), row=st.integers(1, 3))
-def test_split_and_load_keeps_every_row_once_and_in_order(n, k, row):
-    devices = [mx.cpu(i) for i in range(k)]
-    data = numpy.arange(n * row, dtype='float32').reshape(n, row)
-    shards = split_and_load(np.array(data), devices)
-    assert [shard.ctx for shard in shards] == devices[:min(n, k)]
-    sizes = [len(shard) for shard in shards]
-    assert min(sizes) >= 1 and max(sizes) - min(sizes) <= 1
-    assert numpy.concatenate([shard.asnumpy() for shard in shards]).tolist() == data.tolist()
-
-
-@CHECK
-@given(data=arrays_of.arrays('float32', st.tuples(st.integers(1, 7), st.integers(1, 30)), elements=FINITE),
-       algorithm=st.sampled_from([None, *ALGORITHMS]))
-def test_allreduce_gives_every_device_the_sum(data, algorithm):
-    on_devices = [np.array(row, ctx=mx.cpu(i)) for i, row in enumerate(data)]
-    ALGORITHMS.get(algorithm, scratch.allreduce)(on_devices)
-    found = [array.asnumpy() for array in on_devices]
-    # Float32 sums of up to 7 numbers of up to 1000, in another order: each of 6 additions rounds by 2^-24 of its sum
-    numpy.testing.assert_allclose(found[0], data.sum(axis=0, dtype='float64'), rtol=0, atol=6 * 7000 * 2.0**-24)
-    assert all(array.tolist() == found[0].tolist() for array in found)
-    assert [array.ctx for array in on_devices] == [mx.cpu(i) for i in range(len(data))]
 
 
 @CHECK

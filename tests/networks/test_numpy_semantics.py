@@ -1,4 +1,4 @@
-"""Parts of MXNet 1.9 that do not run with NumPy semantics, as docs/notebooks.md says."""
+"""Parts of MXNet 1.9 that do not run with NumPy semantics, as docs/own-project.md says."""
 import pytest
 
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, gluon, mx, np
@@ -48,6 +48,6 @@ ROWS = np.ones((4, 3))
     lambda: model('mobilenetv2_0.25'), lambda: model('inceptionv3'), lambda: metric(mx.metric.Accuracy()),
     lambda: metric(mx.metric.Loss()), lambda: metric(mx.metric.Perplexity(None)),
     lambda: gluon.utils.clip_global_norm([ROWS], 1.0)])
-def test_what_docs_notebooks_says_does_not_run_with_numpy_semantics(call):
+def test_what_does_not_run_with_numpy_semantics(call):
     with pytest.raises((TypeError, ValueError, AttributeError)):
         call()

@@ -63,15 +63,21 @@ def test_parameters_instead_of_a_network(of, device_list):
 
 
 def test_batch_norm_with_a_trainer_of_gluon(device_list):
-    devices = device_list(2)
-    net = gluon.nn.HybridSequential()
-    net.add(gluon.nn.BatchNorm(in_channels=3), gluon.nn.Dense(2, in_units=3))
-    net.initialize(ctx=devices)
-    trainer, seen = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1}), []
-    for _ in range(3):  # from the second step on, the key-value store updates
-        concise.train_batch(np.ones((4, 3)), np.zeros(4), net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, devices)
-        seen.append(net[1].bias.data(devices[1]).tolist())
-    assert seen[0] != seen[1] != seen[2]
+    """Each device gets the same rows, so that its statistics are those of one device."""
+    found, loss = [], gluon.loss.SoftmaxCrossEntropyLoss()
+    for devices in (device_list(1), device_list(2)):
+        net = gluon.nn.HybridSequential()
+        net.add(gluon.nn.BatchNorm(in_channels=2), gluon.nn.Dense(2, in_units=2))
+        net.initialize(init.One(), ctx=devices)
+        trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1})
+        for _ in range(3):  # from the second step on, the key-value store updates
+            concise.train_batch(np.array([[0, 1], [2, 4]] * 2), np.array([0, 1] * 2), net, loss, trainer, devices)
+        npx.waitall()
+        found += [numpy.concatenate([param.data(device).asnumpy().ravel() for param in by_name(net).values()])
+                  for device in devices]
+    one, first, second = found
+    assert (first == second).all()
+    numpy.testing.assert_allclose(first, one, rtol=1e-5)  # float32
 
 
 def test_statistics_of_a_layer_that_is_never_used(device_list):

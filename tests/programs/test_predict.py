@@ -17,7 +17,6 @@ from gluon_mgpu.checkpoints.run_folder import checkpoints
 from gluon_mgpu.mxnet_setup.compat import np
 from gluon_mgpu.programs import predict
 from gluon_mgpu.programs.load_run import trained_network
-from gluon_mgpu.programs.onnx import export
 from gluon_mgpu.training.run import Run
 
 
@@ -70,16 +69,6 @@ def test_a_checkpoint_another_device_and_another_picture(runs, devices, capsys, 
     assert predict.main(flags) == 0
     assert capsys.readouterr().out.splitlines()[0] == f'test acc: {accuracy:.4f} on 50 test images, after epoch 2 of 2'
     assert (tmp_path / 'there.png').exists() and not (folder / 'predictions.png').exists()
-
-
-@pytest.mark.slow
-def test_a_link_at_the_place_of_a_result_is_replaced(runs, tmp_path):
-    """In a folder from somebody else, it may lead to any file."""
-    folder, _ = runs('scratch')
-    for program, name in (predict, 'predictions.png'), (export, 'model.onnx'):
-        (folder / name).symlink_to(tmp_path / 'other')
-        assert program.main([str(checkpoints(folder)[0])]) == 0
-        assert not (folder / name).is_symlink() and not (tmp_path / 'other').exists()
 
 
 @pytest.mark.slow

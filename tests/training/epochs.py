@@ -8,5 +8,5 @@ NOT_BEGUN = {'num_batches': 0, 'epoch_length': 0, 'loss': 0.0, 'rows': 0, 'secon
 def feed(run, batches):
     """Run one epoch. `batches` are the losses: for each batch a list of shards, each a list of rows."""
     rows = [None] * len(batches)
-    for _, shards in zip(run.batches(rows), batches):
+    for _, shards in zip(run.batches(rows), batches):  # zip requests one batch more, which ends the epoch
         run.record_losses([np.array(shard) for shard in shards])

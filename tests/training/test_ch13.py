@@ -3,6 +3,7 @@ import re
 
 import numpy
 import pytest
+from book_steps import split_batch_multi_inputs
 from trainers import on_each_device, trainable
 
 import gluon_mgpu as d2l
@@ -125,14 +126,7 @@ def test_a_network_of_mx_nd(devices):
             pytest.approx(3 * numpy.log(2), rel=1e-5), 2)  # in float32
 
 
-def the_books_split(X, y, devices):
-    """D2L 16.5, ``split_batch_multi_inputs``: some shards of a small batch have no rows."""
-    def split(array):
-        return gluon.utils.split_and_load(array, devices, even_split=False)
-    return list(zip(*map(split, X))), split(y)
-
-
-@pytest.mark.parametrize('options', [[], [the_books_split]])
+@pytest.mark.parametrize('options', [[], [split_batch_multi_inputs]])
 @pytest.mark.parametrize('k', [1, 2, 3])
 def test_train_ch13(k, options, device_list, seed, capsys):
     devices = device_list(k)

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy
 import pytest
+from book_steps import split_batch_multi_inputs
 from failing import failing
 
 from gluon_mgpu.base.program import Stopped
@@ -143,12 +144,6 @@ def test_a_split_with_rows_for_the_last_device_only(devices):
         return [[array[:0].as_in_ctx(devices[0]), array.as_in_ctx(devices[1])] for array in (X, y)]
 
     assert evaluate_accuracy_gpus(lambda X: X, [(np.array(SCORES), np.array(LABELS))], split_f, devices) == 3 / 5
-
-
-def split_batch_multi_inputs(X, y, devices):
-    """D2L 16.5."""
-    X = [*zip(*[gluon.utils.split_and_load(feature, devices, even_split=False) for feature in X])]
-    return X, gluon.utils.split_and_load(y, devices, even_split=False)
 
 
 @pytest.mark.parametrize('kind', ['np', 'nd'] if MXNET_MAJOR < 2 else ['np'])

@@ -7,8 +7,6 @@ from gluon_mgpu.mxnet_setup.compat import np
 from gluon_mgpu.training.history import EpochResult, read_history, summary, write_history
 from gluon_mgpu.training.run import Run
 
-    # zip requests one batch more than there are, which ends the epoch
-
 
 def test_history_by_hand(tmp_path, capsys, clock):
     run = Run(num_epochs=2, folder=tmp_path)

@@ -1,6 +1,7 @@
 """Networks as other people write them, with synchronized batch norm: k devices take the steps of plain Gluon on one."""
 import numpy
 import pytest
+from norms import sequential
 from slow import slow
 from threads import Threads, without_rows
 from trainers import trainable
@@ -16,12 +17,6 @@ from gluon_mgpu.training.run import Run
 
 nn = gluon.nn
 of_mxnet_1 = pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no networks of mx.nd')
-
-
-def sequential(*layers):
-    net = nn.HybridSequential()
-    net.add(*layers)
-    return net
 
 
 class PreActivation(HybridBlock):

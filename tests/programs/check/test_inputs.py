@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy
 import pytest
+from book_steps import split_batch_multi_inputs
 from slow import slow
 from steps_to_check import (
     LOSS,
@@ -22,12 +23,6 @@ from gluon_mgpu import check_data_parallel
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, mx, np, npx
 from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.parallel.step import params_with_gradients
-
-
-def books_split_batch_multi_inputs(X, y, devices):
-    """Split as D2L does in natural language inference."""
-    X = list(zip(*[gluon.utils.split_and_load(feature, devices, even_split=False) for feature in X]))
-    return X, gluon.utils.split_and_load(y, devices, even_split=False)
 
 
 class TwoInputs(gluon.Block):
@@ -50,7 +45,7 @@ def make_two_inputs(devices):
 def step_of_two_inputs(state, X, y, devices, mean=False):
     (net, trainer), ((words, numbers), (labels, weights)) = state, (X, y)
     assert type(words) is np.ndarray and len(words) == len(weights) == len(labels)
-    shards, _ = books_split_batch_multi_inputs([words, numbers, labels, weights], labels, devices)
+    shards, _ = split_batch_multi_inputs([words, numbers, labels, weights], labels, devices)
     shards = [shard for shard in shards if len(shard[0])]
     with autograd.record():
         ls = [LOSS(net(*inputs), label) * weight for *inputs, label, weight in shards]

@@ -1,11 +1,11 @@
 """The report, its page, and bad input."""
-import re
 import textwrap
 from functools import partial
 from pathlib import Path
 
 import numpy
 import pytest
+from docs_code import blocks
 from steps_to_check import (
     make_arrays,
     make_network,
@@ -32,27 +32,21 @@ def test_batch_norm_and_dropout_are_named_and_are_no_mistakes(batches):
     assert {row[3] for row in report.parameters} == {'equal'}
 
 
-def code_of_the_page():
-    """Return the blocks of docs/check.md by the comments before them."""
-    page = (Path(__file__).parents[3] / 'docs' / 'check.md').read_text()
-    return {name: textwrap.dedent(block) for name, block in
-            re.findall(r'^<!-- (.*) -->\n\n((?:    .*\n|\n)+)', page, re.MULTILINE)}
-
-
 def test_the_page(image_batches):
     """Its step is wrong, then less wrong, then right; the diagnoses are those on the page."""
-    blocks = code_of_the_page()
-    before, end = blocks['wrong'].split('    for i in range(2):\n')
-    codes = {'report': blocks['wrong'], 'next report': blocks['wrong'] + blocks['right'], 'right': ''.join(
-        [before, textwrap.indent(blocks['also right'].strip('\n'), '    '), '\n    for i in range(2):\n', end,
-         blocks['right']])}
+    page = Path(__file__).parents[3] / 'docs' / 'check.md'
+    code_of = blocks(page.read_text())
+    before, end = code_of['wrong'].split('    for i in range(2):\n')
+    codes = {'report': code_of['wrong'], 'next report': code_of['wrong'] + code_of['right'], 'right': ''.join(
+        [before, textwrap.indent(code_of['also right'].strip('\n'), '    '), '\n    for i in range(2):\n', end,
+         code_of['right']])}
     for name, code in codes.items():
         names = {}
         exec(code, names)
         report = check_data_parallel(names['make'], names['train_batch'], image_batches)
         assert report.ok is (name == 'right'), report
         if not report.ok:
-            printed, shown = (text.partition('WRONG')[2].split() for text in (str(report), blocks[name]))
+            printed, shown = (text.partition('WRONG')[2].split() for text in (str(report), code_of[name]))
             assert printed[:len(shown)] == shown
             assert printed[len(shown):] == ([] if name == 'report' else NOT_CHECKED.split())
 

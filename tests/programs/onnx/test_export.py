@@ -30,7 +30,6 @@ from gluon_mgpu.programs.onnx.graph import semantics_of
 from gluon_mgpu.programs.onnx.writing import to_onnx
 
 REPO = Path(__file__).parents[3]
-REAL = REPO.parent / 'shared/data'
 TOLERANCE = 1e-5  # of the largest score, as in the export's own check
 
 

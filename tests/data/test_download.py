@@ -37,12 +37,11 @@ def no_endless_download(request):
 
 @pytest.fixture(autouse=True)
 def local_only(monkeypatch):
-    """Use only the mirrors of the test, no proxy, and short timeouts."""
+    """Use only the mirrors of the test, and no proxy."""
     monkeypatch.setattr(module, 'MIRRORS', {})
     monkeypatch.setitem(module.CHECKSUMS, 'mnist', checksums(CONTENTS))
     for name in ('no_proxy', 'NO_PROXY'):  # requests looks for the first one first
         monkeypatch.setenv(name, '127.0.0.1,dead.test')
-    monkeypatch.setattr(module, 'TIMEOUT', 1)
 
 
 @pytest.fixture
@@ -51,6 +50,8 @@ def serve(monkeypatch):
     servers = []
 
     def start(trouble=None, contents=CONTENTS):
+        if 'stalls' in (trouble or {}).values():
+            monkeypatch.setattr(module, 'TIMEOUT', 1)
         servers.append(LocalMirror(contents, trouble))
         add(servers[-1].mirror)
         return servers[-1]

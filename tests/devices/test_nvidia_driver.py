@@ -179,10 +179,10 @@ def test_program_lists_gpus_and_the_builds_that_support_them(probe):
     assert mxnet == 'MXNet installed: none'
 
 
-def test_program_prints_the_version_of_mxnet(stub):
-    (stub / 'mxnet_cu112-1.9.1.dist-info').mkdir()
-    (stub / 'mxnet_extras-7.dist-info').mkdir()  # another package
-    code = f'import sys; sys.path.insert(0, {str(stub)!r}); import gluon_mgpu.devices.gpus as gpus; gpus.main([])'
+def test_program_prints_the_version_of_mxnet(stub, tmp_path):
+    (tmp_path / 'mxnet_cu112-1.9.1.dist-info').mkdir()
+    (tmp_path / 'mxnet_extras-7.dist-info').mkdir()  # another package
+    code = f'import sys; sys.path.insert(0, {str(tmp_path)!r}); import gluon_mgpu.devices.gpus as gpus; gpus.main([])'
     assert python(stub, GPUS, '-c', code)[-1] == 'MXNet installed: mxnet-cu112 1.9.1'
 
 

@@ -73,20 +73,20 @@ def wait_for_unfinished_files(folder, process, number):
 @pytest.mark.slow
 def test_the_first_signal_stops_the_run_cleanly(scratch_command, uninterrupted, tmp_path, long, count):
     """The run prints a command that resumes it with equal results."""
-    # Each step takes 30 ms longer, so that the signal comes before the end. Jobs in the background of a shell script
+    # Each step takes 0.1 s longer, so that the signal comes before the end. Jobs in the background of a shell script
     # ignore Ctrl-C, so the program sets its handler again
     code = ('import signal, sys, time\n'
             'from gluon_mgpu import scratch\n'
             'signal.signal(signal.SIGINT, signal.default_int_handler)\n'
             'batch = scratch.train_batch\n'
-            'scratch.train_batch = lambda *args: (time.sleep(0.03), batch(*args))[1]\n'
+            'scratch.train_batch = lambda *args: (time.sleep(0.1), batch(*args))[1]\n'
             'sys.exit(scratch.main(sys.argv[1:]))')
     for number in (signal.SIGTERM, signal.SIGINT) if long else (signal.SIGTERM,):
         out = tmp_path / number.name
         command = [sys.executable, '-c', code, *scratch_command[3:], '--out-dir', str(out)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             for line in process.stdout:
-                if line.startswith('epoch 2/'):
+                if line.startswith('epoch 1/'):
                     process.send_signal(number)
             err = process.stderr.read()
         assert process.returncode == 128 + number, err
@@ -119,7 +119,7 @@ def test_the_second_signal_ends_the_run_immediately(scratch_command, tmp_path, c
         for _ in range(2):  # launchers may send a signal twice
             process.send_signal(signal.SIGTERM)
             time.sleep(0.02)
-        time.sleep(2 * SAME)
+        time.sleep(4 * SAME)
         assert process.poll() is None  # it is finishing the step
         process.send_signal(signal.SIGTERM)
         began = time.monotonic()

@@ -236,10 +236,10 @@ def test_a_project_with_many_objects(batches):
         nodes, tuples = Node(nodes), (tuples, 1.0)
     words = [f'word {i}' for i in range(40000)]
     walked = types.SimpleNamespace(nodes=nodes, tuples=tuples, words=words, net=gluon.nn.Dense(4))
-    start = time.perf_counter()
+    start = time.process_time()
     for _ in range(10):
         assert [path for path, _ in find_all(walked, gluon.Block)] == ['net']
-    assert time.perf_counter() - start < 2  # 0.1 on an idle machine
+    assert time.process_time() - start < 2  # usually 0.1
 
     def make(devices):
         net, trainer = make_network(devices)

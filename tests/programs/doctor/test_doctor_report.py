@@ -5,6 +5,7 @@ import time
 
 import pytest
 from healthy import SELF_TEST, facts_with
+from slow import slow
 
 import gluon_mgpu
 from gluon_mgpu.programs.doctor import doctor_report as module, doctor_report as report
@@ -12,7 +13,7 @@ from gluon_mgpu.programs.doctor.doctor_report import main
 
 
 @pytest.mark.parametrize(('program', 'timeout', 'ended', 'during'), [
-    ('print(\'{"driver": {}}\', flush=True); import time; time.sleep(600)', 1, 'was killed after 1 s', 'mxnet'),
+    slow('print(\'{"driver": {}}\', flush=True); import time; time.sleep(600)', 5, 'was killed after 5 s', 'mxnet'),
     ('import os, signal; os.kill(os.getpid(), signal.SIGSEGV)', 60, 'died of SIGSEGV', 'driver'),
     ('print("{\\"driver\\"", flush=True); import sys; sys.exit("gone")', 60, 'ended with status 1', 'driver'),
     ('', 60, 'ended with status 0', 'driver'),

@@ -5,7 +5,7 @@ from gluon_mgpu.checkpoints.metadata import check_metadata
 from gluon_mgpu.training.history import checked_history
 
 VALID = {'config': {'chapter': 'scratch', 'dataset': 'glyphs', 'devices': ['cpu(0)', 'gpu(1)'], 'batch_size': 8,
-                    'num_epochs': 2},
+                    'num_epochs': 1},
          'run': {'history': [[1, 2.0, 1.5, 0.5, 10.0, 0.1], [2, 2, 1, 1, 10, None], [3, 2.0, 1.5, 0.5, 10.0]],
                  'num_steps': 9, 'num_batches': 2, 'epoch_length': 3, 'loss': -1.0, 'rows': 5, 'seconds': 0.0}}
 WRONG = (None, 'a', [], {}, [[]], True, float('nan'), float('inf'), 10**400)  # as no number; most entries are numbers

@@ -16,12 +16,12 @@ from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.parameters import by_name
 
 
-@pytest.mark.parametrize('optimizer', OPTIMIZERS)
+@pytest.mark.parametrize('optimizer, settings', [*OPTIMIZERS.values(), ('lars', {'momentum': 0.9})])
 @pytest.mark.parametrize('k', [slow(1), 2])
-def test_loading_a_checkpoint_of_a_trainer_without_steps_into_the_same_trainer(k, optimizer, device_list, tmp_path):
-    name, settings = OPTIMIZERS[optimizer]
+def test_loading_a_checkpoint_of_a_trainer_without_steps_into_the_same_trainer(k, optimizer, settings, device_list,
+                                                                               tmp_path):
     loop = Loop(device_list(k))
-    loop.trainer = on_each_device(trainable(loop.net), name, settings)
+    loop.trainer = on_each_device(trainable(loop.net), optimizer, settings)
     checkpoint.save(tmp_path / 'a', loop.net, loop.trainer)
     ends = []
     for _ in range(2):

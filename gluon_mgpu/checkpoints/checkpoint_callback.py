@@ -62,6 +62,8 @@ class CheckpointCallback(Callback):
             for path in [path for path in self.folder.iterdir() if OWN_UNFINISHED.fullmatch(path.name)]:
                 with contextlib.suppress(OSError):
                     path.unlink()
+        if hasattr(run.net, 'collect_params') and run.trainer is None:
+            run.warn("run.epochs got no Trainer: checkpoints will not have its optimizer's state")
         if self.resume is None:
             if other := run.workers.on_rank_0(lambda: newest_checkpoint(self.folder, lambda line: None)[0]):
                 raise ValueError(f'{other} is of an earlier run: resume from it, or choose another folder')

@@ -20,7 +20,12 @@ def params_with_gradients(net: Any) -> list[gluon.Parameter]:
 
 
 def gradients(net: Any, devices: list) -> list:
-    """Return the gradient arrays of a Gluon network, or of its parameters, device by device; does not block."""
+    """Return the gradient arrays of a network on these devices, device by device; does not block.
+
+    `net` is a Gluon network, its parameters, or a list of arrays for each device, as above.
+    """
+    if _is_lists_of_arrays(net):
+        return [param.grad for params in net for param in params if param.ctx in devices]
     params = [param for param in params_with_gradients(net) if not param._deferred_init]
     return [param.grad(device) for device in devices for param in params]
 
@@ -37,7 +42,7 @@ def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:
     Parameters
     ----------
     net : gluon.Block, its parameters, or list of lists of np.ndarray
-        A list of arrays for each device, as in the chapter from scratch.
+        As for `gradients`.
     X : np.ndarray, (n, ...), or nested lists and tuples of such arrays
         The whole batch, or any array with its n rows. The devices without rows are those after the first n.
     devices : list of mx.Context

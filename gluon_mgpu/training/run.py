@@ -1,7 +1,7 @@
 """A training run: its epochs and batches, its callbacks, and the history of its results.
 
     run = Run(num_epochs=10)
-    for epoch in run.epochs(net):                      # 1, 2, ... 10
+    for epoch in run.epochs(net, trainer):             # 1, 2, ... 10
         for X, y in run.batches(train_iter):
             run.record_losses(train_batch(X, y, ...))  # the losses of the batch, as arrays (n,)
         run.end_epoch(evaluate_accuracy_gpus(net, test_iter))
@@ -100,7 +100,7 @@ class Run:
             The network, or the parameters on each device. After each epoch they are checked for NaN and infinity,
             which the loss may not show, because relu(NaN) is 0.
         trainer : gluon.Trainer, optional
-            For the callbacks.
+            For the callbacks. The state of its optimizer becomes part of checkpoints.
         seed : int, optional
             Seed MXNet, NumPy and Python's `random` anew in each epoch, so that a run resumed after an epoch draws the
             same random numbers as an uninterrupted one. If resumed within an epoch, that epoch's random numbers begin

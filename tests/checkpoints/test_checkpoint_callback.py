@@ -149,6 +149,17 @@ def test_a_best_epoch_that_cannot_be_written(tmp_path, capsys):
                        'was removed')
 
 
+@pytest.mark.parametrize('with_trainer', [True, False])
+def test_a_run_that_does_not_know_the_trainer(with_trainer, devices, tmp_path, capsys):
+    """A resumed one would begin with a new momentum."""
+    net = gluon.nn.Dense(2, in_units=3)
+    net.initialize(ctx=devices)
+    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'momentum': 0.9}) if with_trainer else None
+    next(Run(1, callbacks=CheckpointCallback(tmp_path)).epochs(net, trainer))
+    warning = "run.epochs got no Trainer: checkpoints will not have its optimizer's state\n"
+    assert capsys.readouterr().err == ('' if with_trainer else warning)
+
+
 def test_a_best_checkpoint_of_another_loop(tmp_path, monkeypatch, capsys):
     checkpoint.save(tmp_path / BEST, [np.ones(1)])
     full_disk_at(monkeypatch, BEST)

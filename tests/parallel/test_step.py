@@ -50,7 +50,11 @@ def test_a_batch_without_rows(device_list):
     assert [net.running_mean.data(device).item() for device in devices] == [0, 1]
 
 
-@pytest.mark.parametrize('of', [lambda net: net, lambda net: net.collect_params(), trainable])
+def lists_of_arrays(net):
+    return [[param.data(device) for param in trainable(net)] for device in net.weight.list_ctx()]
+
+
+@pytest.mark.parametrize('of', [lambda net: net, lambda net: net.collect_params(), trainable, lists_of_arrays])
 def test_parameters_instead_of_a_network(of, device_list):
     """As for a loss with parameters of its own."""
     devices, net = device_list(2), gluon.nn.Dense(2, in_units=1)

@@ -38,7 +38,7 @@ def check_network(path, net: Any, kept: dict[str, list], arrays: dict[str, list]
     The network may have the parameters that were `left_out`, because their shape was unknown.
     """
     params = by_name(net) if hasattr(net, 'collect_params') else {k: arrays[0] for k, arrays in copies(net).items()}
-    if differing := sorted((params.keys() ^ kept.keys()) - {*map(str, left_out)}):
+    if differing := sorted((params.keys() - {*map(str, left_out)}) ^ kept.keys()):
         raise CheckpointError(f'{path}: of another network, only one of the two has {differing[0]}')
     for name, (found, *_) in kept.items():
         shape, dtype = params[name].shape, numpy.dtype(params[name].dtype)

@@ -337,6 +337,15 @@ def test_a_layer_that_is_never_used(k, device_list, tmp_path):
     assert values(resumed) == {**whole, 'unused.weight': weights, 'unused.bias': whole['unused.bias']}
 
 
+def test_a_forged_parameter_that_was_left_out(devices, tmp_path):
+    arrays = {'parameters/weight': [numpy.zeros((2, 3), 'float32')], 'parameters/other': [numpy.zeros(2, 'float32')]}
+    checkpoint.write(tmp_path / 'a', checkpoint.Snapshot(arrays, {'left_out': ['other']}), {})
+    net = gluon.nn.Dense(2, in_units=3, use_bias=False)
+    net.initialize(ctx=devices)
+    with pytest.raises(CheckpointError, match='of another network, only one of the two has other$'):
+        checkpoint.load(tmp_path / 'a', net)
+
+
 @pytest.mark.parametrize('loaded_into', ['new', 'trained'])
 def test_before_the_first_batch(loaded_into, devices, tmp_path):
     """Most parameters have no values yet; a Trainer starts anew."""

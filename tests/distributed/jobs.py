@@ -11,6 +11,8 @@ from pathlib import Path
 import psutil
 
 LAUNCHER = Path(sys.executable).with_name('horovodrun')
+# Of MXNet, possibly instead of the line about a lost worker: docs/many-machines.md
+CRASHES = 'Aborted', 'Segmentation fault'
 
 
 class Job:
@@ -38,13 +40,13 @@ class Job:
             self.process.kill()
         self.process.communicate()
 
-    def wait_for(self, text: str) -> None:
-        """Read the job's output until a line contains `text`."""
+    def wait_for(self, *texts: str) -> None:
+        """Read the job's output until a line contains one of the texts."""
         for line in self.process.stdout:
             self.lines.append(line)
-            if text in line:
+            if any(text in line for text in texts):
                 return
-        raise AssertionError(f'{text!r} was never printed, but:\n{"".join(self.lines)}')
+        raise AssertionError(f'none of {texts} was printed, but:\n{"".join(self.lines)}')
 
     def end(self, timeout: float = 100) -> int:
         """Wait for the end and return the exit status."""

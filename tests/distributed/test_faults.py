@@ -7,6 +7,7 @@ import time
 
 import psutil
 import pytest
+from jobs import CRASHES
 from runs import outcome
 from test_programs import LOST
 
@@ -56,7 +57,7 @@ def test_a_worker_fails_at_a_random_moment(job, command, uninterrupted, tmp_path
             sent = time.monotonic()
             who = f'worker {rank} has failed' if fault == 'exception' else f'worker {1 - rank}: {LOST}'
             run.wait_for(f'{who}; resume with: horovodrun ... python -m gluon_mgpu.scratch --horovod --resume auto '
-                         f'--out-dir {out}')
+                         f'--out-dir {out}', *([] if fault == 'exception' else CRASHES))
             noticed = time.monotonic() - sent
             assert run.end(timeout=30) != 0
             # The launcher kills after 10 s: a stopped worker, or one that hangs because MXNet has crashed

@@ -64,7 +64,7 @@ def test_all_workers_refuse(refusals, name, words):
 
 @pytest.mark.parametrize('name, exchange', [
     ('unknown_lengths', r'an exchange of \w+ \(epoch 1\)'),
-    ('only_rank_0_evaluates', r'an evaluation \(epoch 1\)'),
+    ('only_rank_0_evaluates', r'(an evaluation|an exchange of values) \(epoch 1\)'),  # of either worker
     ('one_freezes_a_layer', 'the sum of the gradients')])
 def test_an_exchange_that_does_not_end(job, tmp_path, name, exchange):
     text = output(job, tmp_path, name, GLUON_MGPU_EXCHANGE_TIMEOUT='5')

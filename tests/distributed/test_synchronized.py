@@ -7,6 +7,7 @@ import numpy
 import psutil
 import pytest
 from history_csv import history
+from jobs import CRASHES
 from runs import outcome, run
 from synchronized import CASES, trained
 from test_equality import HERE
@@ -77,7 +78,7 @@ def test_a_worker_fails_in_a_pass(job, command, uninterrupted, tmp_path, count, 
              SIGNAL=str(int(signum))) as started:
         started.wait_for('failing now')
         began = time.monotonic()
-        started.wait_for(f'[0]<stderr>:concise: worker 0: {LOST}')
+        started.wait_for(f'[0]<stderr>:concise: worker 0: {LOST}', *CRASHES)
         assert time.monotonic() - began < WAIT + 5
         assert started.end(timeout=30) != 0
         assert psutil.wait_procs(started.workers(), timeout=5)[1] == []

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from jobs import CRASHES
 from runs import outcome
 from test_programs import LOST
 
@@ -51,7 +52,7 @@ def test_the_link_is_cut(job, hosts, train, tmp_path, count):
         run.wait_for('epoch 1/5')
         hosts.cut()
         cut = time.monotonic()
-        run.wait_for(f'[0]<stderr>:scratch: worker 0: {LOST}; resume with: horovodrun ... ')
+        run.wait_for(f'[0]<stderr>:scratch: worker 0: {LOST}; resume with: horovodrun ... ', *CRASHES)
         assert 9 < time.monotonic() - cut < 14
         assert run.end(timeout=40) != 0
         assert_nothing_left(hosts)

@@ -45,8 +45,9 @@ def operators_of(graph: Any) -> tuple[list[Operator], list[str]]:
     """Return the operators of a graph (a symbol), in the order in which they run, and the names of its outputs."""
     content = graph_to_json(graph)
     nodes = content['nodes']
-    for node in nodes if MXNET_MAJOR < 2 else ():  # where only symbols have it: integers times 1.5 would be float64
-        node.get('attrs', {}).pop('is_int', None)
+    if MXNET_MAJOR < 2:  # there, only symbols have it: integers times 1.5 would be float64
+        for node in nodes:
+            node.get('attrs', {}).pop('is_int', None)
     outputs: list[dict[int, str]] = [{} for _ in nodes]  # filled when later nodes, or the graph, name their inputs
 
     def array_name(number: int, output: int, *_) -> str:

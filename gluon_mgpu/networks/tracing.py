@@ -153,7 +153,7 @@ def _check_shapes(graph: Any, names: list[str], arrays: Sequence) -> None:
 
 
 def _corrected(graph: Any, trained: set[str]) -> Any:
-    """Return a graph that computes what its operators do one by one, where MXNet would not. `trained` get gradients."""
+    """Return a graph that computes the same as its operators one by one; the inputs `trained` get gradients."""
     operators, outputs = operators_of(graph)
     changed, trained = [], set(trained)
     for operator in operators:

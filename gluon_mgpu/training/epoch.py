@@ -72,11 +72,9 @@ class _CurrentEpoch:
         self._text = f'epoch {self.number}/{num_epochs}'
         self._progress.begin_epoch(self._text, self.num_batches, length)
         self.training, self._begun, self.length = True, True, length
-        self._started = time.perf_counter()
         batches = iter(train_iter)
-        if self.num_batches:  # as if it had not been interrupted, without the time to skip these batches
-            deque(islice(batches, self.num_batches), maxlen=0)
-            self._started = time.perf_counter() - self.seconds
+        deque(islice(batches, self.num_batches), maxlen=0)  # skip those trained before the interruption
+        self._started = time.perf_counter() - self.seconds  # as if it had not been interrupted
         return batches
 
     def record_losses(self, ls: list) -> None:

@@ -11,20 +11,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
 
 if not __package__:
     sys.exit('run this program as a module: python -m gluon_mgpu.concise')
 
+from .data import load_data
+from .devices import devices_from
 from .mxnet_setup.compat import autograd, gluon, init, np, npx
 from .networks.loss import cross_entropy
 from .networks.resnet import resnet18
 from .outputs.plot import Animator
 from .parallel.split import split_batch
 from .parallel.step import params_with_gradients, prepare_idle_devices
-from .parallel.sync_batch_norm.synchronized import SyncBatchNorm
-from .parallel.sync_batch_norm.train_batch import train_batch_synchronized
-from .settings.setup import TrainingSetup, with_settings
+from .training.checks import check_training
 from .training.evaluate import evaluate_accuracy_gpus
 from .training.run import Run
 
@@ -61,39 +60,45 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
     return ls
 
 
-@with_settings('concise')
-def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **settings: Any) -> Run:
+def train(num_gpus: int | None, batch_size: int, lr: float | Callable, num_epochs: int = 10, *,
+          devices: list | None = None, data: tuple | None = None, run: Run | None = None, seed: int = 0,
+          net: gluon.HybridBlock | None = None, optimizer: str = 'sgd', optimizer_params: dict | None = None,
+          Trainer: Callable = gluon.Trainer, train_batch: Callable = train_batch) -> Run:
     """Train ResNet-18 on multiple devices; print the accuracy, the seconds per epoch and the devices.
 
-    Source: D2L 13.6.3, ``train``. Arguments, result and errors are those of `scratch.train`. There is no ``allreduce``,
-    and there are more settings, such as ``dtype``, ``momentum``, or ``net``, another network, whose parameters are
-    initialized anew; `settings/settings.py` declares all. Raises ValueError also if a device does not support `dtype`.
+    Source: D2L 13.6.3, ``train``. The first arguments, the result and the errors are those of `scratch.train`.
+
+    Parameters
+    ----------
+    net : gluon.HybridBlock, optional
+        Another network, which is initialized anew, such as ``SyncBatchNorm(net)`` for `train_batch_synchronized`.
+    optimizer, optimizer_params
+        As for ``gluon.Trainer``, such as ``{'momentum': 0.9, 'wd': 1e-4}``, without a learning rate.
+    Trainer : callable
+        Makes the Trainer from the arguments of ``gluon.Trainer``, such as ``partial(ClippingTrainer, clip_norm=1)`` or
+        ``workers.trainer``.
+    train_batch : callable
+        A function with the arguments of that above, such as ``concise_in_parts(train_batch, 4)``.
     """
-    setup = TrainingSetup('concise', num_gpus, batch_size, lr, settings)
-    devices, (train_iter, test_iter), run = setup.devices, setup.data, setup.run
-    # For another network, whose shapes are known; ResNet-18 draws its parameters in the first batch, after run.batches
-    # has set the seed of the epoch
-    npx.random.seed(setup.seed)
-    net = resnet18(10, setup.dtype) if setup.net is None else setup.net
-    net.initialize(init=init.Normal(sigma=0.01), ctx=devices, force_reinit=True)  # setup.net may have parameters
-    if setup.net is None:
+    run = run or Run(num_epochs)
+    devices = devices_from(num_gpus, devices)
+    train_iter, test_iter = data or load_data('fashion-mnist', batch_size, seed=seed)
+    check_training(run, num_epochs, batch_size, (train_iter, test_iter), net)
+    if net is None:
+        net = resnet18(10)
         net.hybridize(static_alloc=True, static_shape=True)  # for speed: one operator, in memory allocated once
+    # ResNet-18 draws its parameters in the first batch, when its shapes are known, from the seed of the epoch
+    npx.random.seed(seed)
+    net.initialize(init=init.Normal(sigma=0.01), ctx=devices, force_reinit=True)
     # The book gives the Trainer all parameters. Then it also copies batch norm's statistics from the first device to
-    # the others, while a backward pass may be writing them
-    params = params_with_gradients(net)
-    # gluon.Trainer(params, optimizer, optimizer_params, update_on_kvstore=False); with --horovod or --clip-norm, a
-    # subclass of it
-    trainer = run.workers.trainer(params, setup.optimizer, setup.optimizer_params, setup.clip_norm)
-    # These are net and train_batch, unless --sync-batch-norm or --accumulate ask for others
-    trained_net = SyncBatchNorm(net, run.workers) if setup.sync_batch_norm else net
-    step = setup.step(train_batch_synchronized if setup.sync_batch_norm else train_batch)
+    # the others, while a backward pass may be writing them. Here each device updates its own copy, as in scratch.py
+    trainer = Trainer(params_with_gradients(net), optimizer, optimizer_params, update_on_kvstore=False)
     loss = cross_entropy  # as in scratch.py
-    num_epochs = run.num_epochs
-    animator = Animator('epoch', f'{run.evaluated} acc', xlim=[1, num_epochs])
-    for epoch in run.epochs(net, trainer, seed=setup.seed, lr=lr):
+    animator = Animator('epoch', f'{run.evaluated} acc', xlim=[1, run.num_epochs])
+    for epoch in run.epochs(net, trainer, seed=seed, lr=lr):
         for X, y in run.batches(train_iter):  # measures the time, and waits at the end, as npx.waitall()
             trainer.set_learning_rate(run.lr)  # the book's {'learning_rate': lr}; here, a schedule may change it
-            run.record_losses(step(X, y, trained_net, loss, trainer, devices, batch_size))
+            run.record_losses(train_batch(X, y, net, loss, trainer, devices, batch_size))
         test_acc = evaluate_accuracy_gpus(net, test_iter, devices=devices, workers=run.workers)
         animator.add(epoch, (test_acc,))
         run.end_epoch(test_acc)
@@ -104,7 +109,7 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **setting
 def main(argv: list | None = None) -> int:
     """Run the command line ``python -m gluon_mgpu.concise``; return the exit status."""
     from .settings import cli
-    return cli.run('concise', argv)
+    return cli.run('concise', sys.modules[__name__], argv)
 
 
 if __name__ == '__main__':

@@ -15,18 +15,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
 
 if not __package__:
     sys.exit('run this program as a module: python -m gluon_mgpu.scratch')
 
+from .data import load_data
+from .devices import devices_from
 from .mxnet_setup.compat import Context, autograd, np, npx  # MXNet's own, after npx.set_np()
 from .networks.hybridized import hybridized
 from .networks.loss import cross_entropy
 from .outputs.plot import Animator
 from .parallel.split import split_batch
 from .parallel.step import prepare_idle_devices
-from .settings.setup import TrainingSetup, with_settings
+from .training.checks import check_training
 from .training.evaluate import evaluate_accuracy_gpus
 from .training.run import Run
 
@@ -153,8 +154,9 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
     return ls
 
 
-@with_settings('scratch')
-def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **settings: Any) -> Run:
+def train(num_gpus: int | None, batch_size: int, lr: float | Callable, num_epochs: int = 10, *,
+          devices: list | None = None, data: tuple | None = None, run: Run | None = None, seed: int = 0,
+          train_batch: Callable = train_batch, allreduce: Callable = allreduce) -> Run:
     """Train LeNet on multiple devices; print the accuracy, the seconds per epoch and the devices.
 
     Source: D2L 13.5.6, ``train``, which returns nothing and waits for the devices after every batch. Here the program
@@ -167,36 +169,40 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **setting
     Parameters
     ----------
     num_gpus : int or None
-        Number of GPUs, or of CPU contexts if MXNet sees no GPU; with ``devices``, None or their number.
+        Number of GPUs, or of CPU contexts if MXNet sees no GPU; with `devices`, None or their number.
     batch_size : int
         Rows in a batch, over all devices. Every update is divided by it, also that of a smaller last batch: as in 13.6,
         while 13.5 divides by the rows.
     lr : float or callable
         The learning rate, or a function of the number of the update, from 1, such as one of MXNet's schedulers.
-    **settings
-        What the book fixes or leaves out, such as ``num_epochs=10``, ``devices`` or ``data``; see
-        `settings/settings.py`.
+    devices : list of mx.Context, optional
+        Others than the first, such as ``[mx.gpu(0), mx.gpu(2)]``.
+    data : (train_iter, test_iter), optional
+        Iterables over batches (X, y); by default Fashion-MNIST.
+    run : Run, optional
+        For callbacks, such as checkpoints, without output, or with other workers. It has the number of epochs.
+    seed : int
+        Of the initial parameters, and of the order of the images.
+    train_batch, allreduce : callable
+        Other functions with the arguments of those above, such as ``scratch_in_parts(train_batch, 4)`` and `ring`.
     """
-    # Check the settings and find the data. `run` counts the epochs, measures the time and prints
-    setup = TrainingSetup('scratch', num_gpus, batch_size, lr, settings)
-    devices, (train_iter, test_iter), run = setup.devices, setup.data, setup.run
-    npx.random.seed(setup.seed)  # for the initial parameters
+    run = run or Run(num_epochs)  # counts the epochs, measures the time and prints
+    devices = devices_from(num_gpus, devices)
+    train_iter, test_iter = data or load_data('fashion-mnist', batch_size, seed=seed)
+    check_training(run, num_epochs, batch_size, (train_iter, test_iter))
+    npx.random.seed(seed)
     params = init_params()
     # Copy the model parameters to every device
     device_params = [get_params(params, d) for d in devices]
     params_on = dict(zip(devices, device_params))
-    # These are train_batch and allreduce, unless --accumulate, --allreduce or --horovod ask for others
-    step, sum_gradients = setup.step(train_batch), setup.allreduce(allreduce)
-    num_epochs = run.num_epochs
-    animator = Animator('epoch', f'{run.evaluated} acc', xlim=[1, num_epochs])
+    animator = Animator('epoch', f'{run.evaluated} acc', xlim=[1, run.num_epochs])
     # `run` counts the epochs from 1, seeds each, and checks the parameters after it. run.lr is lr, or what lr returns
-    for epoch in run.epochs(device_params, seed=setup.seed, lr=lr):
+    for epoch in run.epochs(device_params, seed=seed, lr=lr):
         # After the last batch, this waits for the devices, as npx.waitall() in 13.6, and stops the clock
         for X, y in run.batches(train_iter):
             # Perform multi-device training for a single minibatch
-            run.record_losses(step(X, y, device_params, devices, run.lr, batch_size, sum_gradients))
-        # Evaluate the model on all devices (and by all processes, with --horovod); the book does so on the first, and
-        # asks for this in an exercise
+            run.record_losses(train_batch(X, y, device_params, devices, run.lr, batch_size, allreduce))
+        # Evaluate the model on all devices; the book does so on the first, and asks for this in an exercise
         test_acc = evaluate_accuracy_gpus(lambda X: lenet(X, params_on[X.ctx]), test_iter, devices=devices,
                                           workers=run.workers)
         animator.add(epoch, (test_acc,))
@@ -208,7 +214,7 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, **setting
 def main(argv: list | None = None) -> int:
     """Run the command line ``python -m gluon_mgpu.scratch``; return the exit status."""
     from .settings import cli
-    return cli.run('scratch', argv)
+    return cli.run('scratch', sys.modules[__name__], argv)
 
 
 if __name__ == '__main__':

@@ -9,10 +9,10 @@ import unittest.mock
 from functools import partial
 from typing import NamedTuple
 
+from gluon_mgpu.ch13 import train_batch_ch13
 from gluon_mgpu.mxnet_setup.compat import HybridBlock, autograd, gluon, init, np, npx
 from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.parallel.step import gradients, prepare_idle_devices
-from gluon_mgpu.training.ch13 import train_batch_ch13
 
 nn = gluon.nn
 SGD, ADAM = ('sgd', {'learning_rate': 0.1, 'momentum': 0.9}), ('adam', {'learning_rate': 0.01})

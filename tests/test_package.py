@@ -16,14 +16,14 @@ from gluon_mgpu.mxnet_setup import installation
 
 REPO = Path(__file__).parents[1]
 NAMES = [
-    'Accumulator', 'Animator', 'BatchIterator', 'Callback', 'CheckpointCallback', 'DivergenceError',
-    'DownloadError', 'HorovodWorkers', 'Residual', 'Run', 'StaticSequential', 'SyncBatchNorm', 'Timer',
-    'accuracy', 'check_data_parallel', 'check_profiler', 'cross_entropy', 'draw_timeline',
-    'evaluate_accuracy_gpu', 'evaluate_accuracy_gpus', 'gradients', 'hybridized', 'load_checkpoint',
-    'load_data', 'load_data_fashion_mnist', 'parameters_by_name', 'parse_devices', 'prepare_idle_devices',
-    'record_timeline', 'resnet18', 'ring', 'run_program', 'save_checkpoint', 'schedule', 'sgd', 'shard_rows',
-    'split_and_load', 'split_batch', 'to_onnx', 'train_batch_ch13', 'train_ch13', 'tree', 'try_all_gpus',
-    'try_gpu',
+    'Accumulator', 'Animator', 'BatchIterator', 'Callback', 'CheckpointCallback', 'ClippingTrainer',
+    'DivergenceError', 'DownloadError', 'HorovodWorkers', 'Residual', 'Run', 'StaticSequential', 'SyncBatchNorm',
+    'Timer', 'accuracy', 'check_data_parallel', 'check_profiler', 'concise_in_parts', 'cross_entropy',
+    'draw_timeline', 'evaluate_accuracy_gpu', 'evaluate_accuracy_gpus', 'gradients', 'hybridized',
+    'load_checkpoint', 'load_data', 'load_data_fashion_mnist', 'parameters_by_name', 'parse_devices',
+    'prepare_idle_devices', 'record_timeline', 'resnet18', 'ring', 'run_program', 'save_checkpoint', 'schedule',
+    'scratch_in_parts', 'sgd', 'shard_rows', 'split_and_load', 'split_batch', 'to_onnx', 'train_batch_ch13',
+    'train_batch_synchronized', 'train_ch13', 'tree', 'try_all_gpus', 'try_gpu',
 ]
 
 
@@ -105,7 +105,7 @@ def test_typed():
 
 # From top to bottom; each layer imports only from layers below it
 LAYERS = [
-    {'__main__'}, {'programs'}, {'scratch', 'concise'}, {'settings'}, {'outputs'}, {'checkpoints'},
+    {'__main__'}, {'programs'}, {'scratch', 'concise', 'ch13'}, {'settings'}, {'outputs'}, {'checkpoints'},
     {'training'}, {'distributed'}, {'parallel'}, {'networks'}, {'data'}, {'devices'}, {'mxnet_setup'}, {'base'},
 ]
 

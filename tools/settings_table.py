@@ -3,7 +3,7 @@ import re
 from pathlib import Path
 
 from gluon_mgpu.settings.chapters import CHAPTERS
-from gluon_mgpu.settings.settings import FLAGS, SHARED, Setting
+from gluon_mgpu.settings.settings import SETTINGS, Setting
 
 PAGE = Path(__file__).resolve().parents[1] / 'docs' / 'command-line.md'
 HEAD = '| flag | default | | when resuming |\n|---|---|---|---|\n'
@@ -12,7 +12,7 @@ TABLE = re.compile(re.escape(HEAD) + r'(\|.*\n)*')
 
 def with_table(markdown: str) -> str:
     """Return the page with the table of the present settings."""
-    return TABLE.sub(lambda _: HEAD + ''.join(map(row, (*SHARED, *FLAGS))), markdown)
+    return TABLE.sub(lambda _: HEAD + ''.join(map(row, SETTINGS)), markdown)
 
 
 def row(setting: Setting) -> str:

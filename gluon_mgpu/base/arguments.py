@@ -4,12 +4,13 @@ import operator
 import os
 import sys
 from collections.abc import Callable
+from typing import Any
 
 SMALLEST, LARGEST = 2.0**-126, (2 - 2**-23) * 2.0**127  # of float32 above 0, with full precision
 LARGEST_INTEGER = 2**31 - 1  # more digits overflow in MXNet and NumPy
 
 
-def integer(name: str, value: int, minimum: int, maximum: int = LARGEST_INTEGER) -> int:
+def integer(name: str, value: Any, minimum: int, maximum: int = LARGEST_INTEGER) -> int:
     """Return an integer, also one of NumPy, as an int; raise ValueError, with `name`, for others and out of range."""
     try:
         number = None if isinstance(value, bool) else operator.index(value)

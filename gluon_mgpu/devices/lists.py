@@ -42,10 +42,15 @@ def try_all_gpus() -> list[Context]:
     return [mx.gpu(i) for i in usable_gpus()] or check_omp_threads([mx.cpu(0), mx.cpu(1)])
 
 
-def devices_from(num_gpus: int) -> list[Context]:
-    """Return the devices for ``--num-gpus``, checked: the first GPUs or, if MXNet sees none, as many CPU contexts."""
+def devices_from(num_gpus: int | None, devices: Sequence[Context] | None = None) -> list[Context]:
+    """Return `devices`, checked; by default the first `num_gpus` GPUs or, if MXNet sees none, as many CPU contexts."""
+    if devices is not None:
+        devices = check_devices(devices)
+        if num_gpus not in (None, len(devices)):
+            raise ValueError(f'num_gpus {num_gpus}: must be {len(devices)}, the number of devices')
+        return devices
     mx = import_mxnet()
-    num_gpus = integer('the number of devices', num_gpus, minimum=1, maximum=MAX_DEVICES)
+    num_gpus = integer('num_gpus', num_gpus, minimum=1, maximum=MAX_DEVICES)
     kind = mx.gpu if num_mxnet_gpus() else mx.cpu
     return check_devices([kind(i) for i in range(num_gpus)])
 

@@ -122,7 +122,8 @@ class HorovodWorkers(Workers):
         self._hvd.allreduce_(array, op=self._hvd.Sum, name=name, priority=priority)
         return array
 
-    def trainer(self, params: Any, optimizer: str, optimizer_params: dict, clip_norm: float | None = None) -> Any:
+    def trainer(self, params: Any, optimizer: str, optimizer_params: dict | None = None,
+                clip_norm: float | None = None, update_on_kvstore: bool = False) -> Any:
         for param in params.values() if hasattr(params, 'values') else params:
             if len(param.list_ctx()) > 1:
                 raise ValueError(f'{param.name} is on {param.list_ctx()}, but Horovod sums the gradients of one device '

@@ -16,7 +16,7 @@ class HorovodTrainer(ClippingTrainer):
     worker has created before. The first step raises InputError on all workers if settings or values differ.
     """
 
-    def __init__(self, workers: Any, number: int, params: Any, optimizer: str, optimizer_params: dict,
+    def __init__(self, workers: Any, number: int, params: Any, optimizer: str, optimizer_params: dict | None,
                  clip_norm: float | None = None):
         super().__init__(params, optimizer, optimizer_params, clip_norm, kvstore=None)
         if isinstance(self._optimizer, mx.optimizer.SGLD):

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from typing import Any
 
 from ..base.nested import leaves
-from ..mxnet_setup.compat import autograd, gluon, npx
+from ..mxnet_setup.compat import autograd, gluon, layers_of, npx
 from .hybridized import with_copies
 
 MAX_OPERATORS = 16  # the most recently used; one for each shape and mode
@@ -65,3 +65,10 @@ class StaticSequential(gluon.nn.HybridSequential):
         if len(self._operators) > MAX_OPERATORS:
             self._operators.popitem(last=False)
         return result
+
+
+def forget_operators(net: Any) -> None:
+    """Let a network build its operators anew; those of static shapes keep arrays of before ``net.initialize``."""
+    for layer in layers_of(net):
+        if isinstance(layer, gluon.HybridBlock):
+            layer._clear_cached_op()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+from ..base.arguments import integer
 from ..data.shards import shard_rows
 from ..mxnet_setup.compat import fill
 from .split import num_rows, rows_of
@@ -14,6 +15,9 @@ from .step import gradients
 
 def scratch_in_parts(train_batch: Callable, num_parts: int) -> Callable:
     """Return a function like `scratch.train_batch`, which calls that for each part of a batch."""
+    if integer('num_parts', num_parts, minimum=1) == 1:
+        return train_batch
+
     def train_batch_in_parts(X: Any, y: Any, device_params: list, devices: list, lr: float, batch_size: int,
                              allreduce: Callable) -> list:
         sums = _PartSums(X, y, devices, num_parts)
@@ -33,6 +37,9 @@ def concise_in_parts(train_batch: Callable, num_parts: int, always: bool = False
 
     With `always`, there are `num_parts` parts even without rows: all workers take part in the exchanges of each part.
     """
+    if integer('num_parts', num_parts, minimum=1) == 1:
+        return train_batch
+
     def train_batch_in_parts(X: Any, y: Any, net: Any, loss: Callable, trainer: Any, devices: list,
                              batch_size: int) -> list:
         sums = _PartSums(X, y, devices, num_parts, always)

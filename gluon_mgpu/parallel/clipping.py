@@ -17,7 +17,9 @@ class ClippingTrainer(gluon.Trainer):
     """
 
     def __init__(self, params: Any, optimizer: str, optimizer_params: dict | None = None,
-                 clip_norm: float | None = None, **settings: Any):
+                 clip_norm: float | None = None, update_on_kvstore: bool = False, **settings: Any):
+        if update_on_kvstore:
+            raise ValueError('update_on_kvstore: a ClippingTrainer updates on each device; leave it out')
         super().__init__(params, optimizer, optimizer_params, update_on_kvstore=False, **settings)
         self.clip_norm = None if clip_norm is None else positive('clip_norm', clip_norm)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..base.nested import leaves
-from ..mxnet_setup.compat import autograd, fill, gluon, npx, running_statistics, trainer_devices, zeros
+from ..mxnet_setup.compat import autograd, fill, gluon, mx, npx, running_statistics, trainer_devices, zeros
 
 
 def params_with_gradients(net: Any) -> list[gluon.Parameter]:
@@ -115,6 +115,11 @@ def check_trainer(trainer: Any, devices: list | None = None) -> None:
         raise ValueError("the Trainer was made with kvstore=None and sums no gradients: leave out that argument, or "
                          "pass 'device'")
     check_same('the Trainer was made for', made_for, devices or made_for)
+    on_each_device = trainer._kvstore_params['update_on_kvstore'] is False
+    if on_each_device and isinstance(trainer._optimizer, mx.optimizer.Adam) and len(
+            {device.device_id for device in made_for}) < len(made_for):
+        raise ValueError(f'{made_for}: Adam counts updates by the number of a device, so each needs its own, as gpu(0) '
+                         'and cpu(1)')
     for param in trainer._params:
         check_same(f'{param.name} is on', param.list_ctx(), made_for)
 

@@ -43,11 +43,12 @@ class Workers:
         """Sum an array over all workers, in place, and return it; rarely blocks. All call this in the same order."""
         return array
 
-    def trainer(self, params: Any, optimizer: str, optimizer_params: dict, clip_norm: float | None = None) -> Any:
+    def trainer(self, params: Any, optimizer: str, optimizer_params: dict | None = None,
+                clip_norm: float | None = None, update_on_kvstore: bool = False) -> Any:
         """Return a ``gluon.Trainer`` that sums gradients over all workers, and limits the norm if `clip_norm`."""
         if clip_norm is not None:
-            return ClippingTrainer(params, optimizer, optimizer_params, clip_norm)
-        return gluon.Trainer(params, optimizer, optimizer_params, update_on_kvstore=False)
+            return ClippingTrainer(params, optimizer, optimizer_params, clip_norm, update_on_kvstore)
+        return gluon.Trainer(params, optimizer, optimizer_params, update_on_kvstore=update_on_kvstore)
 
     def broadcast_parameters(self, net: Any, *args: Any, statistics: bool = True) -> None:
         """Copy the parameters of rank 0, of a gluon.Block or lists of np.ndarray, to all workers, in place; blocks.

@@ -1,6 +1,7 @@
 """Trained networks from the checkpoints of runs, for `predict` and `export`."""
 from __future__ import annotations
 
+import importlib
 import os
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from ..checkpoints.metadata import check_metadata
 from ..checkpoints.run_folder import newest_checkpoint
 from ..devices import devices_text, parse_devices
 from ..networks.precision import check_dtype
-from ..settings.chapters import CHAPTERS
+from ..settings.chapters import CHAPTERS, Chapter
 
 
 def trained_network(path, devices: list | None = None) -> tuple:
@@ -34,7 +35,7 @@ def trained_network(path, devices: list | None = None) -> tuple:
     net, chapter = load_run(found, config, devices), CHAPTERS[config['chapter']]
     if not chapter.forward:
         net.hybridize()  # needed for other dtypes than float32
-    return chapter.scores_of(net, devices), devices, metadata
+    return chapter.scores_of(module_of(chapter), net, devices), devices, metadata
 
 
 def run_to_load(path) -> tuple[Path, dict]:
@@ -57,6 +58,11 @@ def run_to_load(path) -> tuple[Path, dict]:
     return found, metadata
 
 
+def module_of(chapter: Chapter) -> Any:
+    """Return the module of a chapter."""
+    return importlib.import_module(f'gluon_mgpu.{chapter.name}')
+
+
 def place_of(metadata: dict) -> str:
     """Return how far the run of a checkpoint had come, such as ``'after epoch 3 of 10'``."""
     epochs, batches = len(metadata['run']['history']), metadata['run']['num_batches']
@@ -67,7 +73,7 @@ def place_of(metadata: dict) -> str:
 def load_run(found: Path, config: dict, devices: list) -> Any:
     """Load what `run_to_load` found: parameters as a list for each device, or a Gluon block; blocks."""
     chapter = CHAPTERS[config['chapter']]
-    net = chapter.make_net(chapter.module, config)
+    net = chapter.make_net(module_of(chapter), config)
     if chapter.forward:
         net = [[param.copyto(device) for param in net] for device in devices]
     else:

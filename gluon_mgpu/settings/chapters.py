@@ -1,12 +1,11 @@
 """The chapters, a row for each: settings, command line, `predict`, `export` and the list of programs follow from it."""
 from __future__ import annotations
 
-import importlib  # of a chapter when it is used, because chapters import the settings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-OF_TRAINER = ('optimizer', 'clip_norm', 'momentum', 'weight_decay', 'sync_batch_norm')
+OF_TRAINER = 'optimizer', 'clip_norm', 'momentum', 'weight_decay', 'sync_batch_norm'
 
 
 @dataclass(frozen=True)
@@ -22,16 +21,11 @@ class Chapter:
     forward: str = ''                      # for a list: the function of (X, params) in the module
     param_names: Sequence[str] = ()        # and the parameters' names in an exported model
 
-    @property
-    def module(self) -> Any:
-        """Return the module."""
-        return importlib.import_module(f'gluon_mgpu.{self.name}')
-
-    def scores_of(self, net: Any, devices: Sequence) -> Callable:
+    def scores_of(self, module: Any, net: Any, devices: Sequence) -> Callable:
         """Return the function from images to scores of a network of this chapter, or of lists, one per device."""
         if not self.forward:
             return net
-        forward, params_on = getattr(self.module, self.forward), dict(zip(devices, net))
+        forward, params_on = getattr(module, self.forward), dict(zip(devices, net))
         return lambda X: forward(X, params_on[X.ctx])
 
 
@@ -48,7 +42,7 @@ CHAPTERS = {chapter.name: chapter for chapter in (
             defaults={'lr': 0.2}, forward='lenet', param_names=('W1', 'b1', 'W2', 'b2', 'W3', 'b3', 'W4', 'b4')),
     # The book trains ResNet-18 on two GPUs with 512 and 0.2, to give each GPU 256 rows
     Chapter('concise', 'ResNet-18', "train ResNet-18 with Gluon's Trainer (D2L 13.6)",
-            _resnet18, own=('dtype', *OF_TRAINER, 'net')),
+            _resnet18, own=('dtype', *OF_TRAINER)),
 )}
 
 

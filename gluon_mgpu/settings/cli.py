@@ -28,17 +28,17 @@ from ..training.schedules import schedule
 from ..training.signals import StopSignals
 from .chapters import CHAPTERS, Chapter
 from .resume import ResumedRun, changes, check_position, record_resume, resumed_settings, run_to_resume
-from .settings import ALL, FLAGS, SHARED, arguments_of, defaults, flags_of
-from .setup import find_devices
+from .settings import ALL, SETTINGS, defaults, flags_of
+from .setup import arguments_of_train, find_devices
 
 
-def run(name: str, argv: list | None = None) -> int:
-    """Run the chapter of this name as a program; return the exit status, see `base.program.run_program`."""
+def run(name: str, module: Any, argv: list | None = None) -> int:
+    """Run ``module.train`` of the chapter of this name as a program; return the exit status, see `run_program`."""
     def program() -> None:
         given = _given_flags(CHAPTERS[name], argv)
         signals = StopSignals()
         with _workers(name, given, signals) as workers, contextlib.ExitStack() as stack:
-            Job(CHAPTERS[name], given, workers, stack).run(signals)
+            Job(CHAPTERS[name], module, given, workers, stack).run(signals)
     return run_program(name, program)
 
 
@@ -48,8 +48,8 @@ class Job:
     `given` are the flags, `settings` all that have a flag; `devices` and `data` are those of this worker.
     """
 
-    def __init__(self, chapter: Chapter, given: dict, workers: Workers, stack: contextlib.ExitStack):
-        self.chapter, self.given, self.workers, self._stack = chapter, given, workers, stack
+    def __init__(self, chapter: Chapter, module: Any, given: dict, workers: Workers, stack: contextlib.ExitStack):
+        self.chapter, self.module, self.given, self.workers, self._stack = chapter, module, given, workers, stack
         self.settings: dict[str, Any] = {**defaults(chapter.name), **given}
         self.resumed: ResumedRun | None = None
         self.devices: list = []                     # of this worker, from `load`
@@ -92,7 +92,7 @@ class Job:
     def load(self) -> None:
         """Find the devices of this worker, and load its shards of the data."""
         settings, on_rank_0 = self.settings, self.workers.rank == 0
-        self.devices = find_devices(settings, self.workers, self.log, lambda name: ALL[name].flag)
+        self.devices = find_devices(settings, self.workers, self.log)
         if settings['timeline']:
             check_profiler(self.devices)
         self.data = load_data(settings['dataset'], settings['batch_size'], settings['data_dir'], settings['train_size'],
@@ -160,11 +160,10 @@ class Job:
                   evaluated='validation' if settings['validation_size'] else 'test')
         lr = schedule(settings['lr_schedule'], settings['lr'], settings['num_epochs'] * num_batches,
                       settings['warmup_epochs'] * num_batches)
-        arguments = {setting.name: settings.get(setting.name) for setting in arguments_of(self.chapter.name)}
-        arguments |= {'num_gpus': len(self.devices), 'devices': self.devices, 'lr': lr, 'data': self.data[:2],
-                      'run': run}
+        arguments = arguments_of_train(self.chapter, self.module, settings, workers)
         try:
-            self.chapter.module.train(**arguments)
+            self.module.train(len(self.devices), settings['batch_size'], lr, devices=self.devices, data=self.data[:2],
+                              run=run, seed=settings['seed'], **arguments)
             lines = [summary(run.history, self.devices, workers.size, run.evaluated)] if settings['quiet'] else []
             if settings['validation_size']:
                 lines.append(self.test(run.net))
@@ -178,7 +177,7 @@ class Job:
     def test(self, net: Any) -> str:
         """Evaluate the trained network on the test set, on all workers; return a line with its accuracy."""
         devices, test_iter = self.devices, self.data[-1]
-        accuracy = evaluate_accuracy_gpus(self.chapter.scores_of(net, devices), test_iter, devices=devices,
+        accuracy = evaluate_accuracy_gpus(self.chapter.scores_of(self.module, net, devices), test_iter, devices=devices,
                                           workers=self.workers)
         return f'test acc: {accuracy:.4f} on {test_iter.num_rows:,} test images, after the last epoch'
 
@@ -227,6 +226,6 @@ def _given_flags(chapter: Chapter, argv: list | None) -> dict:
     given, unknown = parser.parse_known_args(argv)
     if unknown:
         flag = unknown[0].partition('=')[0]
-        chapters = [', '.join(setting.chapters) for setting in (*SHARED, *FLAGS) if setting.flag == flag]
+        chapters = [', '.join(setting.chapters) for setting in SETTINGS if setting.flag == flag]
         parser.error(f'{flag}: only for {chapters[0]}' if chapters else f'unrecognized arguments: {" ".join(unknown)}')
     return vars(given)

@@ -1,7 +1,8 @@
 """The settings of the chapters, each declared once.
 
-To add a setting, declare it here and use it where it acts. From the declaration follow the flag, the argument of
-``train``, the entry in ``config.json``, the value in a resumed run and the row in ``docs/command-line.md``.
+To add a setting, declare it here and use it where it acts: `setup.py` makes the arguments of ``train`` from settings.
+From the declaration follow the flag, the entry in ``config.json``, the value in a resumed run and the row in
+``docs/command-line.md``.
 """
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,10 +11,9 @@ from typing import Any
 from ..base.arguments import at_least_0, existing_folder, full_path, integer, not_empty, positive
 from ..base.flags import checked_flag
 from ..data import DATASETS
-from ..devices.lists import MAX_DEVICES, check_devices, devices_text
+from ..devices.lists import MAX_DEVICES
 from ..networks.precision import DTYPES, check_dtype
 from ..parallel.allreduce import ALGORITHMS
-from ..training.run import Run
 from ..training.schedules import SCHEDULES
 from .chapters import CHAPTERS
 
@@ -22,13 +22,12 @@ from .chapters import CHAPTERS
 class Setting:
     """A setting of all chapters, or of those that name it as their own."""
 
-    name: str           # argument and config key. Flag: `--` with hyphens. A bool also gets `--no-...`
+    name: str           # config key. Flag: `--` with hyphens. A bool also gets `--no-...`
     help: str = ''
     default: Any = None  # a chapter may have another one; if this is None, None is a valid value
     check: Callable[[str, Any], Any] = lambda name, value: value  # the value; ValueError with name, value and rule
     kind: type = str
     choices: Sequence[str] = ()  # the valid values, instead of a check
-    or_function: bool = False    # a function is valid as well
     metavar: str = 'N'           # of a value without choices
     default_text: str = ''       # a description of the default None
     page: str = ''               # of docs/
@@ -54,7 +53,7 @@ class Setting:
             return None
         if self.kind is bool and not isinstance(value, bool):
             raise ValueError(f'{name} {value!r}: must be True or False')
-        if self.choices and value not in self.choices and not (self.or_function and callable(value)):
+        if self.choices and value not in self.choices:
             raise ValueError(f'{name} {value!r}: must be one of {", ".join(self.choices)}')
         return self.check(name, value)
 
@@ -69,34 +68,19 @@ def _from(minimum: int, *maximum: int) -> Callable[[str, Any], int]:
     return lambda name, value: integer(name, value, minimum, *maximum)
 
 
-def _devices(name: str, value: Any) -> Any:
-    """Check a list of devices; `parse_devices` checks text later, in all workers."""
-    if isinstance(value, str):
-        return not_empty(name, value)
-    return check_devices(value)
-
-
-def _run(name: str, value: Any) -> Run:
-    if not isinstance(value, Run):
-        raise ValueError(f'{name} {value!r}: must be a Run, such as Run(10)')
-    return value
-
-
-# Arguments of `train`, and flags
-SHARED = (
+SETTINGS = (
     Setting('num_gpus', 'number of devices: GPUs, or CPU contexts on a machine without GPUs',
             check=_from(1, MAX_DEVICES), kind=int, default_text='2, or 1 on a machine with one GPU'),
     Setting('devices', "names of devices: 'gpu:0,gpu:1', 'cpu:0-3', 'gpu:all' (NVIDIA GPUs), 'cpu:all' (one CPU "
-            'context per core)', check=_devices, metavar='LIST',
+            'context per core)', check=not_empty, metavar='LIST',
             default_text='the first, as many as --num-gpus', page='devices.md#naming-devices'),
     Setting('batch_size', 'images in a batch, over all devices', 256, _from(1), int, metavar='ROWS', fixed=True),
-    Setting('lr', 'learning rate', 0.1, lambda name, value: value if callable(value) else positive(name, value), float,
-            metavar='RATE'),
+    Setting('lr', 'learning rate', 0.1, positive, float, metavar='RATE'),
     Setting('accumulate', 'train each batch in N parts, which needs less memory', 1, _from(1), int,
             page='larger-batches.md#gradient-accumulation'),
     Setting('num_epochs', 'passes over the training images', 10, _from(1), int),
     Setting('seed', 'seed of the initial parameters and the order of the images', 0, _from(0), int, fixed=True),
-    Setting('allreduce', 'algorithm that sums the gradients', choices=['star', *ALGORITHMS], or_function=True,
+    Setting('allreduce', 'algorithm that sums the gradients', choices=['star', *ALGORITHMS],
             default_text='as in the book, a star: sum on the first device, then copy to the others',
             page='allreduce.md'),
     Setting('dtype', 'precision of the convolutions; bfloat16 needs a CPU with avx512_bf16, float16 needs GPUs (not '
@@ -112,11 +96,6 @@ SHARED = (
             metavar='WD', fixed=True, page='larger-batches.md'),
     Setting('sync_batch_norm', 'compute batch norm over the rows of all devices and workers instead of those of each',
             False, kind=bool, fixed=True, page='departures.md#how-far-k-devices-equal-one'),
-)
-# Arguments of `train` only
-ARGUMENTS = (Setting('data'), Setting('run', check=_run), Setting('net'))
-# Flags only
-FLAGS = (
     Setting('lr_schedule', 'cosine: the rate falls to almost 0; step: it is divided by 10 after half and three '
             'quarters of the steps', 'constant', choices=SCHEDULES, page='larger-batches.md'),
     Setting('warmup_epochs', 'raise the rate from 0 to --lr in the first N epochs', 0, _from(0), int,
@@ -148,52 +127,28 @@ FLAGS = (
             kind=bool, page='many-machines.md'),
     Setting('quiet', 'print only the summary and warnings', False, kind=bool),
 )
-ALL = {setting.name: setting for setting in (*SHARED, *ARGUMENTS, *FLAGS)}
-
-
-def arguments_of(chapter: str) -> list[Setting]:
-    """Return the settings of a chapter that its ``train`` takes."""
-    return [setting for setting in (*SHARED, *ARGUMENTS) if chapter in setting.chapters]
+ALL = {setting.name: setting for setting in SETTINGS}
 
 
 def flags_of(chapter: str) -> list[Setting]:
-    """Return the settings of a chapter that have a flag."""
-    return [setting for setting in (*SHARED, *FLAGS) if chapter in setting.chapters]
+    """Return the settings of a chapter."""
+    return [setting for setting in SETTINGS if chapter in setting.chapters]
 
 
 def defaults(chapter: str) -> dict:
-    """Return the defaults of the settings of a chapter that have a flag."""
+    """Return the defaults of the settings of a chapter."""
     return {setting.name: setting.default_of(chapter) for setting in flags_of(chapter)}
 
 
-def checked_settings(chapter: str, settings: dict) -> dict:
-    """Return all arguments of a chapter's ``train``: those in `settings`, checked, and the defaults of the others."""
-    known = {setting.name: setting for setting in arguments_of(chapter)}
-    for name in settings:
-        if name not in known:
-            raise ValueError(f'{name}: {chapter} has no such setting; it has {", ".join(known)}')
-    values = {name: setting.checked(name, settings.get(name, setting.default_of(chapter)))
-              for name, setting in known.items()}
-    run = values['run']
-    if run is not None:
-        if settings.get('num_epochs', run.num_epochs) != run.num_epochs:
-            raise ValueError(f'num_epochs {settings["num_epochs"]}: must be {run.num_epochs}, as in run; leave it out')
-        values['num_epochs'] = run.num_epochs
-    return values
-
-
-def check_together(settings: dict, devices: list, name: Callable[[str], str] = str) -> None:
-    """Raise ValueError if some settings do not fit each other or the devices; `name` maps their names to flags."""
-    num_epochs, warmup = settings.get('num_epochs', 1), settings.get('warmup_epochs', 0)
-    if warmup >= num_epochs:
-        raise ValueError(f'{name("warmup_epochs")} {warmup}: must be less than {name("num_epochs")} {num_epochs}')
-    if settings.get('accumulate', 1) > settings.get('batch_size', 1):
-        raise ValueError(f'{name("accumulate")} {settings["accumulate"]}: must be at most {name("batch_size")} '
+def check_together(settings: dict, devices: list) -> None:
+    """Raise ValueError if some settings do not fit each other or the devices."""
+    if settings['warmup_epochs'] >= settings['num_epochs']:
+        raise ValueError(f'--warmup-epochs {settings["warmup_epochs"]}: must be less than --num-epochs '
+                         f'{settings["num_epochs"]}')
+    if settings['accumulate'] > settings['batch_size']:
+        raise ValueError(f'--accumulate {settings["accumulate"]}: must be at most --batch-size '
                          f'{settings["batch_size"]}')
-    if settings.get('optimizer') == 'adam' and settings.get('momentum'):
-        raise ValueError(f'{name("momentum")} {settings["momentum"]}: adam has none; leave it out')
-    if settings.get('optimizer') == 'adam' and len({device.device_id for device in devices}) < len(devices):
-        raise ValueError(f'{name("devices")} {devices_text(devices)}: adam counts updates by the number of a device, '
-                         'so each needs its own, as gpu:0 and cpu:1')
+    if settings.get('optimizer') == 'adam' and settings['momentum']:
+        raise ValueError(f'--momentum {settings["momentum"]}: adam has none; leave it out')
     if 'dtype' in settings:
-        check_dtype(settings['dtype'], devices, name('dtype'))
+        check_dtype(settings['dtype'], devices, '--dtype')

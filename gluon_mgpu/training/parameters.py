@@ -4,7 +4,6 @@ from typing import Any
 import numpy
 
 from ..mxnet_setup.compat import gluon, layers_of, running_statistics, zeros
-from ..parallel.sync_batch_norm.synchronized import SyncBatchNorm
 
 
 def copies(net: Any) -> dict[str, list]:
@@ -27,7 +26,7 @@ def copies(net: Any) -> dict[str, list]:
 
 def plain(net: Any) -> Any:
     """Return the network inside a `SyncBatchNorm`; return any other as it is."""
-    return net.block if isinstance(net, SyncBatchNorm) else net
+    return net if isinstance(net, gluon.Block) else getattr(net, 'block', net)
 
 
 def by_name(net: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 from collections.abc import Callable, Iterable, Iterator
 from operator import length_hint
@@ -21,12 +22,13 @@ from ..base.progress import Progress
 from ..base.text import counted
 from ..data.batches import check_pairs
 from ..mxnet_setup.compat import gluon
+from ..networks.static_shapes import forget_operators
 from ..parallel.step import check_trainer
 from ..parallel.workers import Workers, checksum
 from .callback import Callback, callback_list
 from .epoch import DivergenceError, _CurrentEpoch, check_num_epochs, check_state
 from .history import EpochResult, summary, write_history
-from .parameters import copies, first_non_finite, first_unequal, trained_arrays
+from .parameters import copies, first_non_finite, first_unequal, plain, trained_arrays
 from .schedules import rates
 from .seeds import seed_all
 
@@ -115,6 +117,8 @@ class Run:
         if isinstance(trainer, gluon.Trainer):
             check_trainer(trainer)
         seed = None if seed is None else integer('seed', seed, minimum=0)
+        gc.collect()  # free the networks of earlier runs, because Gluon's blocks are in reference cycles
+        forget_operators(plain(net))
         self.net, self.trainer, self._seed, self._lrs = net, trainer, seed, rates(lr)
         self.workers.check_equal({'num_epochs': self.num_epochs, 'seed': seed, 'lr': None if callable(lr) else lr})
         with contextlib.closing(self):

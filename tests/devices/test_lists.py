@@ -61,7 +61,7 @@ def test_num_gpus_never_falls_back_from_a_gpu_without_code(machine):
 
 @pytest.mark.parametrize('number', [0, -2, 1001, 300000])
 def test_num_gpus_rejects_invalid_numbers(number):
-    assert error_of(devices_from, number) == f'the number of devices {number}: must be an integer from 1 to 1000'
+    assert error_of(devices_from, number) == f'num_gpus {number}: must be an integer from 1 to 1000'
 
 
 def test_devices_as_text():

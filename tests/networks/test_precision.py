@@ -106,7 +106,8 @@ def test_a_convolution_of_unknown_dtype():
         precision.conv2d(2, kernel_size=1, dtype='fp16')
 
 
-def test_the_chapter_checks_the_dtype_before_it_trains(monkeypatch):
+def test_the_program_checks_the_dtype_before_it_trains(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(instructions, 'processor_flags', lambda: [])
-    with pytest.raises(ValueError, match='dtype bfloat16'):
-        concise.train(1, 4, 0.1, devices=[mx.cpu(0)], data=((), ()), dtype='bfloat16')
+    flags = '--devices', 'cpu:0', '--dtype', 'bfloat16', '--dataset', 'glyphs', '--out-dir', str(tmp_path / 'run')
+    assert concise.main([*flags]) == 2 and not (tmp_path / 'run').exists()
+    assert capsys.readouterr().err.startswith('concise: --dtype bfloat16: this CPU has no avx512_bf16')

@@ -92,7 +92,8 @@ def test_batch_norm_sees_the_parts(devices, rng):
     net.add(gluon.nn.Flatten(), gluon.nn.BatchNorm(), gluon.nn.Dense(10))
     X = rng.random((7, 1, 28, 28)).astype('float32')  # parts of 4 and 3 rows, each split into 2 and 2, 2 and 1
     data = [(np.array(X), np.arange(7))]
-    concise.train(2, 7, 0.1, devices=devices[:2], data=(data, data), net=net, run=Run(1, quiet=True), accumulate=2)
+    concise.train(2, 7, 0.1, devices=devices[:2], data=(data, data), net=net, run=Run(1, quiet=True),
+                  train_batch=concise_in_parts(concise.train_batch, 2))
     rows = X.reshape(7, 784)
     for device, parts in zip(devices, ([rows[:2], rows[4:6]], [rows[2:4], rows[6:]])):
         expected = 0.9 * 0.1 * parts[0].mean(axis=0) + 0.1 * parts[1].mean(axis=0)

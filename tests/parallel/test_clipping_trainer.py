@@ -147,5 +147,5 @@ def test_invalid_clip_norm(clip_norm, devices):
 
 def test_updates_on_the_key_value_store_cannot_be_asked_for(devices):
     """They would not be clipped."""
-    with pytest.raises(TypeError, match='update_on_kvstore'):
+    with pytest.raises(ValueError, match='^update_on_kvstore: a ClippingTrainer updates on each'):
         ClippingTrainer({}, 'sgd', {}, 1.0, update_on_kvstore=True)

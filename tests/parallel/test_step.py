@@ -249,3 +249,15 @@ def test_statistics_of_a_symbol_block(device_list, tmp_path, monkeypatch):
     first, second = (array.asnumpy().tolist() for array in mean.list_data())
     assert first == second != [0, 0]
     assert unchanged_names(net) == set()
+
+
+def test_adam_on_devices_of_one_number(devices, monkeypatch):
+    """It counts updates by the number, so that each device would take another step. SGD counts nothing."""
+    net = gluon.nn.Dense(2, in_units=3)
+    net.initialize(ctx=devices)
+    monkeypatch.setattr(step, 'trainer_devices', lambda trainer: [mx.cpu(0), mx.gpu(0)])
+    monkeypatch.setattr(step, 'check_same', lambda *args: None)
+    for name, on_kvstore in (('sgd', False), ('adam', None)):
+        step.check_trainer(gluon.Trainer(trainable(net), name, update_on_kvstore=on_kvstore))
+    with pytest.raises(ValueError, match=r'cpu\(0\), gpu\(0\)\]: Adam counts updates by the number of a device'):
+        step.check_trainer(on_each_device(trainable(net), 'adam'))

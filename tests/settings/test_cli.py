@@ -1,5 +1,6 @@
 """The command line of the chapters: output, files and error messages."""
 import contextlib
+import importlib
 import json
 import re
 import shlex
@@ -24,7 +25,7 @@ from gluon_mgpu.settings.settings import ALL
 from gluon_mgpu.training.callback import Callback
 
 SMALL = ['--dataset', 'glyphs', '--train-size', '96', '--batch-size', '40', '--num-epochs', '2']
-MODULES = [chapter.module for chapter in CHAPTERS.values()]
+MODULES = [importlib.import_module(f'gluon_mgpu.{name}') for name in CHAPTERS]
 of_each_chapter = pytest.mark.parametrize('chapter', MODULES, ids=CHAPTERS)
 quick_of_scratch = pytest.mark.parametrize('chapter', [scratch if module is scratch else slow(module)
                                                        for module in MODULES], ids=CHAPTERS)

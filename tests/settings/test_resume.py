@@ -1,5 +1,6 @@
 """A run resumed from a checkpoint gives exactly the same results as an uninterrupted one."""
 import contextlib
+import functools
 import json
 import re
 import shutil
@@ -20,7 +21,11 @@ from gluon_mgpu.checkpoints.run_folder import checkpoints, lock_folder
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.mxnet_setup.compat import gluon
 from gluon_mgpu.networks.loss import cross_entropy
+from gluon_mgpu.parallel.accumulation import concise_in_parts, scratch_in_parts
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
+from gluon_mgpu.parallel.clipping import ClippingTrainer
+from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
+from gluon_mgpu.parallel.sync_batch_norm.train_batch import train_batch_synchronized
 from gluon_mgpu.programs import predict
 from gluon_mgpu.programs.onnx import export
 from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
@@ -65,7 +70,7 @@ def checkpoint_after(num_steps, folder):
 @pytest.mark.parametrize('k', [2, slow(1), slow(4)])
 @pytest.mark.parametrize('algorithm', [None, *map(slow, ALGORITHMS)])
 def test_lenet(k, algorithm, device_list, data, tmp_path, keep_all):
-    options = {'allreduce': algorithm} if algorithm else {}
+    options = {'allreduce': ALGORITHMS[algorithm]} if algorithm else {}
     whole = train(scratch, device_list(k), data, tmp_path / 'whole', **options)
     for step in (1, 3, 5, 9):  # 5: after all batches of an epoch, before its evaluation
         assert train(scratch, device_list(k), data, tmp_path / str(step),
@@ -74,15 +79,18 @@ def test_lenet(k, algorithm, device_list, data, tmp_path, keep_all):
 
 
 @pytest.mark.parametrize('k', [slow(1), 2, slow(3)])
-@pytest.mark.parametrize('settings', [{'momentum': 0.9}, slow({'optimizer': 'adam'}),
-                                      slow({'momentum': 0.9, 'sync_batch_norm': True}), {'clip_norm': 0.1}])
+@pytest.mark.parametrize('settings', [
+    {'optimizer_params': {'momentum': 0.9}}, slow({'optimizer': 'adam'}),
+    slow({'optimizer_params': {'momentum': 0.9}, 'train_batch': train_batch_synchronized}),
+    {'Trainer': functools.partial(ClippingTrainer, clip_norm=0.1)}])
 def test_other_optimizers_resume_within_an_epoch(settings, k, device_list, data, tmp_path, keep_all):
     devices = device_list(k)
+    wrap = SyncBatchNorm if 'train_batch' in settings else lambda net: net
     plain = train(concise, devices, data, tmp_path / 'plain', net=small_resnet(devices))
-    whole = train(concise, devices, data, tmp_path / 'whole', net=small_resnet(devices), **settings)
+    whole = train(concise, devices, data, tmp_path / 'whole', net=wrap(small_resnet(devices)), **settings)
     assert whole != plain
     for step in (3, 5, 9):
-        assert train(concise, devices, data, tmp_path / str(step), net=small_resnet(devices),
+        assert train(concise, devices, data, tmp_path / str(step), net=wrap(small_resnet(devices)),
                      resume=checkpoint_after(step, tmp_path / 'whole'), **settings) == whole
 
 
@@ -147,10 +155,11 @@ def test_in_the_middle_of_a_schedule(chapter, name, k, device_list, data, tmp_pa
     """With warm-up, momentum, and batches in parts."""
     def options():
         if chapter is scratch:
-            return {'accumulate': 2}
+            return {'train_batch': scratch_in_parts(scratch.train_batch, 2)}
         net = gluon.nn.HybridSequential()
         net.add(gluon.nn.Flatten(), gluon.nn.Dense(10))
-        return {'net': net, 'momentum': 0.9, 'weight_decay': 0.01, 'accumulate': 2}
+        return {'net': net, 'optimizer_params': {'momentum': 0.9, 'wd': 0.01},
+                'train_batch': concise_in_parts(concise.train_batch, 2)}
 
     lr = schedule(name, 0.1, 10, warmup_steps=4)
     whole = train(chapter, device_list(k), data, tmp_path / 'whole', lr=lr, **options())

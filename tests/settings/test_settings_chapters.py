@@ -29,8 +29,8 @@ def third_chapter(monkeypatch):
     row = Chapter('third', 'a perceptron', 'train it', lambda module, config: mlp(), own=chapters.OF_TRAINER)
     monkeypatch.setitem(CHAPTERS, 'third', row)
 
-    module.train = lambda num_gpus, batch_size, lr, **settings: concise.train(num_gpus, batch_size, lr, **settings,
-                                                                              net=mlp())
+    module.train, module.train_batch = concise.train, concise.train_batch
+    return module
 
 
 def test_the_settings_of_chapters_are_declared():
@@ -47,9 +47,10 @@ def test_a_third_chapter(third_chapter, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(predict, 'draw', lambda *args: None)
     idx_files.write(tmp_path / 'mnist', idx_files.dataset(48, 30))
     run = str(tmp_path / 'run')
-    assert cli.run('third', ['--dataset', 'mnist', '--data-dir', str(tmp_path), '--devices', 'cpu:0-1', '--batch-size',
-                           '16', '--momentum', '0.9', '--num-epochs', '1', '--out-dir', run]) == 0
-    assert cli.run('third', ['--resume', run, '--num-epochs', '2']) == 0
+    assert cli.run('third', third_chapter, [
+        '--dataset', 'mnist', '--data-dir', str(tmp_path), '--devices', 'cpu:0-1', '--batch-size', '16', '--momentum',
+        '0.9', '--num-epochs', '1', '--out-dir', run]) == 0
+    assert cli.run('third', third_chapter, ['--resume', run, '--num-epochs', '2']) == 0
     accuracy = re.findall(r'^test acc: ([\d.]+)', capsys.readouterr().out, re.MULTILINE)[-1]
     assert predict.main([run]) == 0
     assert round(float(capsys.readouterr().out.split()[2]), 2) == float(accuracy)
@@ -63,5 +64,5 @@ def test_its_settings(third_chapter, capsys):
         owners = [name for name in CHAPTERS if flag in CHAPTERS[name].own]
         assert ('third' in owners) == (flag == 'momentum')
         with pytest.raises(SystemExit):
-            cli.run(chapter, [f'--{flag}', value])
+            cli.run(chapter, third_chapter, [f'--{flag}', value])
         assert f'{chapter}: --{flag}: only for {", ".join(owners)};' in capsys.readouterr().err

@@ -1,58 +1,72 @@
-"""Tests of the setup of a run: devices, data and run made from settings."""
-import idx_files
+"""Tests of what the settings of a command are for `train`: devices, functions, a network and a Trainer."""
 import pytest
 from oracle import images
-from setups import setup_of
 from slow import slow
 
 from gluon_mgpu import concise, scratch
-from gluon_mgpu.mxnet_setup.compat import mx, np
+from gluon_mgpu.mxnet_setup.compat import gluon, mx, np
+from gluon_mgpu.parallel.allreduce import ring
+from gluon_mgpu.parallel.clipping import ClippingTrainer
+from gluon_mgpu.parallel.step import params_with_gradients
+from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
+from gluon_mgpu.parallel.sync_batch_norm.train_batch import train_batch_synchronized
 from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.settings.chapters import CHAPTERS
+from gluon_mgpu.settings.settings import defaults
+from gluon_mgpu.settings.setup import arguments_of_train, find_devices
 from gluon_mgpu.training.parameters import copies
 from gluon_mgpu.training.run import Run
 
 
-def test_the_default_data_has_the_seed_and_the_shard_of_the_worker(tmp_path, monkeypatch):
-    idx_files.write(tmp_path / 'fashion-mnist', idx_files.dataset(num_train=40))
-    monkeypatch.setenv('GLUON_MGPU_DATA', str(tmp_path))
+def arguments(name, module, **changes):
+    return arguments_of_train(CHAPTERS[name], module, {**defaults(name), **changes}, Workers())
 
-    def labels(seed, rank=0, size=1):
-        run = Run(1)
-        run.workers.rank, run.workers.size = rank, size
-        setup = setup_of('scratch', 1, 20, 0.1, seed=seed, run=run)
-        return [y.asnumpy().tolist() for _, y in setup.data[0]]
-    whole = labels(seed=1)
-    assert whole != labels(seed=0)
-    assert [first + second for first, second in zip(labels(1, 0, 2), labels(1, 1, 2))] == whole
+
+def test_the_default_data_has_the_seed(monkeypatch):
+    asked = []
+    monkeypatch.setattr(scratch, 'load_data', lambda *args, **settings: asked.append((args, settings)) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        scratch.train(1, 20, 0.1, seed=3)
+    assert asked == [(('fashion-mnist', 20), {'seed': 3})]
 
 
 @pytest.mark.parametrize('chapter', CHAPTERS)
 def test_a_worker_trains_on_its_own_device(chapter):
     """Horovod sums the gradients of one device per worker."""
-    data = [(np.zeros((256, 1, 28, 28), 'float32'), np.zeros(256))] * 2
-
-    def devices_of(num_gpus, **changes):
-        workers = two_workers()
-        workers.device = mx.cpu(1)
-        given = {'data': (data, data), 'run': Run(1, workers=workers), **changes}
-        return setup_of(chapter, num_gpus, 256, 0.1, **given).devices
-    assert devices_of(None) == devices_of(1) == devices_of(1, devices=[mx.cpu(1)]) == [mx.cpu(1)]
-    for num_gpus, changes in ((2, {}), (None, {'devices': 'cpu:0-1'})):
-        with pytest.raises(ValueError, match=r'^\[cpu\(0\), cpu\(1\)\] for one worker, whose gradients Horovod sums'):
-            devices_of(num_gpus, **changes)
-
-
-def two_workers():
     workers = Workers()
-    workers.size = 2
-    return workers
+    workers.size, workers.device = 2, mx.cpu(1)
+    assert find_devices(defaults(chapter), workers, print) == [mx.cpu(1)]
+
+
+def test_the_functions_of_the_chapter_from_scratch():
+    assert arguments('scratch', scratch) == {'train_batch': scratch.train_batch, 'allreduce': scratch.allreduce}
+    assert arguments('scratch', scratch, allreduce='star')['allreduce'] is scratch.allreduce
+    found = arguments('scratch', scratch, allreduce='ring', accumulate=2)
+    assert found['allreduce'] is ring and found['train_batch'] is not scratch.train_batch
+
+
+def test_the_network_and_the_trainer_of_the_concise_chapter(devices):
+    found = arguments('concise', concise, weight_decay=0.5)
+    assert found['optimizer_params'] == {'wd': 0.5, 'momentum': 0.0} and found['train_batch'] is concise.train_batch
+    params = gluon.nn.Dense(2, in_units=3).collect_params()
+    params.initialize(ctx=devices)
+    assert type(found['Trainer'](params, 'sgd', {}, update_on_kvstore=False)) is gluon.Trainer
+    found = arguments('concise', concise, optimizer='adam', clip_norm=0.5, sync_batch_norm=True)
+    assert found['optimizer_params'] == {'wd': 0.0} and found['train_batch'] is train_batch_synchronized
+    assert isinstance(found['net'], SyncBatchNorm) and params_with_gradients(found['net'])
+    trainer = found['Trainer'](params, 'sgd', {}, update_on_kvstore=False)
+    assert isinstance(trainer, ClippingTrainer) and trainer.clip_norm == 0.5
 
 
 @pytest.mark.parametrize('chapter', [scratch, slow(concise)])
 def test_train_returns_its_run(chapter, devices, rng):
     X, y = images(rng, 4)
     data = [(np.array(X), np.array(y))]
-    run = chapter.train(None, 4, 1e-3, devices=devices[:2], data=(data, data), num_epochs=1)
+    run = chapter.train(None, 4, 1e-3, 1, devices=devices[:2], data=(data, data))
     assert repr(run) == '<Run: 1 of 1 epoch>' and len(run.history) == 1
     assert all(len(replicas) == 2 for replicas in copies(run.net).values())
+
+
+def test_other_epochs_than_those_of_the_run(devices):
+    with pytest.raises(ValueError, match='^num_epochs 2: must be 3, as in run; leave it out'):
+        scratch.train(None, 4, 0.1, 2, devices=devices, data=(None, None), run=Run(3))

@@ -63,6 +63,10 @@ class SyncBatchNorm:
         raise AttributeError(f'SyncBatchNorm has no {name}: use the network itself, which has the same parameters, and '
                              'is its attribute block')
 
+    def initialize(self, *args, **settings):
+        """Initialize the block, like ``block.initialize``."""
+        self.block.initialize(*args, **settings)
+
     def collect_params(self, *args):
         """Return the parameters of the block, like ``block.collect_params``."""
         return self.block.collect_params(*args)

@@ -13,6 +13,7 @@ from ...base.files import check_writable, write_atomically
 from ...mxnet_setup.compat import mx, npx
 from ...networks.resnet import in_float32
 from ...settings.chapters import chapter_of
+from ..load_run import module_of
 from .examples import random_like, special_inputs
 from .graph import Graph
 from .network import Network, batch_axes
@@ -99,7 +100,7 @@ def _of_chapter(net: Any) -> tuple[Any, tuple, Sequence[str]]:
     if not chapter.forward:
         return in_float32(net), (images,), ()
     params = net[0] if net and isinstance(net[0], (list, tuple)) else net  # of the first device
-    return getattr(chapter.module, chapter.forward), (images, params), chapter.param_names
+    return getattr(module_of(chapter), chapter.forward), (images, params), chapter.param_names
 
 
 def _compare(graph: Graph, network: Network, examples: list[Example], settings: tuple) -> str:

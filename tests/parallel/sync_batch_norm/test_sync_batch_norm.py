@@ -68,17 +68,23 @@ def test_it_does_not_wait(device_list, no_waiting, size):
             train_batch_synchronized(X, y, net, loss, trainer, devices, 6)
 
 
+def hybridized_resnet18(dtype):
+    net = concise.resnet18(10, dtype)
+    net.hybridize(static_alloc=True, static_shape=True)
+    return net
+
+
 @pytest.mark.parametrize(('net', 'dtype'), [
-    (small_net, 'float32'),
-    pytest.param(lambda: None, 'float32', marks=pytest.mark.slow),
-    pytest.param(lambda: None, 'bfloat16', marks=[pytest.mark.slow, needs_bfloat16])])
+    (lambda dtype: small_net(), 'float32'),
+    pytest.param(hybridized_resnet18, 'float32', marks=pytest.mark.slow),
+    pytest.param(hybridized_resnet18, 'bfloat16', marks=[pytest.mark.slow, needs_bfloat16])])
 def test_train_learns(devices, net, dtype):
     """Bright left half or bright right half, in batches of 16 and a last one of 1 row."""
     X, y = oracle.bright_halves(numpy.random.default_rng(0), 97, side=12, axis=3)
     batches = Batches((np.array(X[i:i + 16]), np.array(y[i:i + 16])) for i in range(0, 97, 16))
     run = Run(3, quiet=True)
-    concise.train(2, 16, 0.05, devices=devices, data=(batches, batches), run=run, net=net(), dtype=dtype,
-                  sync_batch_norm=True)
+    concise.train(2, 16, 0.05, devices=devices, data=(batches, batches), run=run, net=SyncBatchNorm(net(dtype)),
+                  train_batch=train_batch_synchronized)
     assert run.history[-1].loss < run.history[0].loss / 2
 
 

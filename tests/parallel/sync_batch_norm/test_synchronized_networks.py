@@ -11,6 +11,7 @@ from gluon_mgpu.base.nested import leaves
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np, npx
 from gluon_mgpu.parallel.split import split_and_load, split_batch
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
+from gluon_mgpu.parallel.sync_batch_norm.train_batch import train_batch_synchronized
 from gluon_mgpu.programs.onnx.graph import semantics_of
 from gluon_mgpu.training.parameters import by_name
 from gluon_mgpu.training.run import Run
@@ -243,8 +244,8 @@ def test_transposed_convolutions_in_float32(sync_batch_norm, device_list):
         net = sequential(nn.Conv2DTranspose(4, 4, 2, 1, use_bias=False), nn.BatchNorm(), nn.Activation('relu'),
                          nn.Conv2DTranspose(2, 4, 2, 1), nn.Dense(3))
         run = Run(3, quiet=True)
-        concise.train(k, 6, 0.1, net=net, data=(data, data), run=run, seed=0, sync_batch_norm=sync_batch_norm,
-                      devices=device_list(k))
+        ours = {'net': SyncBatchNorm(net), 'train_batch': train_batch_synchronized} if sync_batch_norm else {'net': net}
+        concise.train(k, 6, 0.1, data=(data, data), run=run, devices=device_list(k), **ours)
         return [epoch.loss for epoch in run.history]
     rng = numpy.random.default_rng(0)
     data = [(np.array(rng.normal(size=(6, 2, 4, 4)), dtype='float32'), np.array([0, 1, 2, 0, 1, 2]))] * 2

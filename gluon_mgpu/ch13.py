@@ -4,15 +4,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import gluon_mgpu as d2l  # for what the book takes from its package d2l
-
-from ..base.text import counted
-from ..data.batches import as_pair
-from ..mxnet_setup.compat import autograd, gluon
-from ..parallel.split import split_batch
-from ..parallel.step import check_trainer, prepare_idle_devices, zero_unused_gradient
-from .evaluate import count_correct, evaluate_accuracy_gpus
-from .run import Run
+from .base.text import counted
+from .data.batches import as_pair
+from .devices import try_all_gpus
+from .mxnet_setup.compat import autograd, gluon
+from .outputs.plot import Animator
+from .parallel.split import split_batch
+from .parallel.step import check_trainer, prepare_idle_devices, zero_unused_gradient
+from .training.evaluate import count_correct, evaluate_accuracy_gpus
+from .training.run import Run
 
 
 def train_batch_ch13(net: Callable, features: Any, labels: Any, loss: Callable, trainer: gluon.Trainer, devices: list,
@@ -31,9 +31,9 @@ def train_batch_ch13(net: Callable, features: Any, labels: Any, loss: Callable, 
 def train_ch13(net: Callable, train_iter: Iterable, test_iter: Iterable, loss: Callable, trainer: gluon.Trainer,
                num_epochs: int, devices: list | None = None, split_f: Callable = split_batch) -> None:
     """Train as `train_batch_ch13`, by default on all devices; print loss, accuracy and time as a `Run` does."""
-    devices, run = d2l.try_all_gpus() if devices is None else devices, Run(num_epochs)
+    devices, run = try_all_gpus() if devices is None else devices, Run(num_epochs)
     run.check_data(train_iter, test_iter)
-    animator = d2l.Animator('epoch', xlim=[1, num_epochs], ylim=[0, 1], legend=['train loss', 'train acc', 'test acc'])
+    animator = Animator('epoch', xlim=[1, num_epochs], ylim=[0, 1], legend=['train loss', 'train acc', 'test acc'])
     for epoch in run.epochs(net, trainer):
         counts = []
         for features, labels in map(as_pair, run.batches(train_iter)):

@@ -15,15 +15,16 @@ from collections.abc import Callable
 if not __package__:
     sys.exit('run this program as a module: python -m gluon_mgpu.concise')
 
+from mxnet import autograd, gluon, init, np, npx
+
 from .data import load_data
 from .devices import devices_from
-from .mxnet_setup.compat import autograd, gluon, init, np, npx
 from .networks.loss import cross_entropy
 from .networks.resnet import resnet18
 from .outputs.plot import Animator
 from .parallel.split import split_batch
 from .parallel.step import params_with_gradients, prepare_idle_devices
-from .training.checks import check_training
+from .training.checks import Default, check_training
 from .training.evaluate import evaluate_accuracy_gpus
 from .training.run import Run
 
@@ -60,7 +61,7 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
     return ls
 
 
-def train(num_gpus: int | None, batch_size: int, lr: float | Callable, num_epochs: int = 10, *,
+def train(num_gpus: int | None, batch_size: int, lr: float | Callable, num_epochs: int = Default(10), *,
           devices: list | None = None, data: tuple | None = None, run: Run | None = None, seed: int = 0,
           net: gluon.HybridBlock | None = None, optimizer: str = 'sgd', optimizer_params: dict | None = None,
           Trainer: Callable = gluon.Trainer, train_batch: Callable = train_batch) -> Run:

@@ -15,19 +15,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import Any
 
 if not __package__:
     sys.exit('run this program as a module: python -m gluon_mgpu.scratch')
 
+from mxnet import autograd, np, npx  # after npx.set_np(), which the package has called
+
 from .data import load_data
 from .devices import devices_from
-from .mxnet_setup.compat import Context, autograd, np, npx  # MXNet's own, after npx.set_np()
 from .networks.hybridized import hybridized
 from .networks.loss import cross_entropy
 from .outputs.plot import Animator
 from .parallel.split import split_batch
-from .parallel.step import prepare_idle_devices
-from .training.checks import check_training
+from .training.checks import Default, check_training
 from .training.evaluate import evaluate_accuracy_gpus
 from .training.run import Run
 
@@ -76,7 +77,7 @@ def lenet(X: np.ndarray, params: list) -> np.ndarray:
 loss = cross_entropy  # gluon.loss.SoftmaxCrossEntropyLoss(), as one operator
 
 
-def get_params(params: list, device: Context) -> list:
+def get_params(params: list, device: Any) -> list:
     """Copy a list of parameters to a device, and attach gradients, initially 0; does not block.
 
     Returns the list of the copies, each with its gradient in ``.grad``.
@@ -144,7 +145,9 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
     for l in ls:  # Backpropagation is performed separately on each device
         l.backward()
     # A device that got no rows of a small batch still holds the gradients of the batch before: it must add 0
-    prepare_idle_devices(device_params, X, devices)
+    for params in device_params[len(X_shards):]:
+        for param in params:
+            param.grad[:] = 0
     # Sum the gradients of all devices and give every device the sum
     for i in range(len(device_params[0])):
         allreduce([device_params[c][i].grad for c in range(len(devices))])
@@ -154,7 +157,7 @@ def train_batch(X: np.ndarray, y: np.ndarray, device_params: list, devices: list
     return ls
 
 
-def train(num_gpus: int | None, batch_size: int, lr: float | Callable, num_epochs: int = 10, *,
+def train(num_gpus: int | None, batch_size: int, lr: float | Callable, num_epochs: int = Default(10), *,
           devices: list | None = None, data: tuple | None = None, run: Run | None = None, seed: int = 0,
           train_batch: Callable = train_batch, allreduce: Callable = allreduce) -> Run:
     """Train LeNet on multiple devices; print the accuracy, the seconds per epoch and the devices.

@@ -1,12 +1,13 @@
 """The installed MXNet and what is wrong with it: one line per fault, with the remedy. Imports no MXNet."""
 import contextlib
 import ctypes
-import importlib.util
+import importlib
 import os
 import platform
 import re
 import sys
 from importlib import metadata
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from ..base.program import is_out_of_memory, reason
@@ -57,7 +58,7 @@ def installed_versions() -> dict[str, str]:
 
 def package_folder(module: str) -> str | None:
     """Locate a package without importing it; None if it is missing."""
-    spec = importlib.util.find_spec(module)
+    spec = PathFinder.find_spec(module)  # calls no MXNetFinder
     # A folder without code, such as the rest of an old installation, has a spec without origin
     return os.path.dirname(spec.origin) if spec and spec.origin else None
 

@@ -48,13 +48,13 @@ class Prepared(NamedTuple):
 @functools.lru_cache
 def prepare() -> Prepared:
     """Prepare this process for MXNet, once. Never fails, but warns if MXNet was imported before."""
+    sys.meta_path.insert(0, MXNetFinder)
     if _mxnet_imported():
         warnings.warn(IMPORT_FAILED if import_had_failed() else
                       'MXNet was imported before gluon_mgpu, so CPU contexts may hardly run in parallel: restart '
                       'Python and import gluon_mgpu first', stacklevel=3)
         omp_threads()  # cached from here on
         return Prepared({}, False, _supply_names())
-    sys.meta_path.insert(0, MXNetFinder)
     # MXNet treats '' as unset
     variables = {name: value for name, value in ENVIRONMENT.items() if not os.environ.get(name)}
     os.environ.update(variables)
@@ -85,17 +85,8 @@ def omp_threads() -> int:
 @functools.lru_cache
 def import_mxnet() -> ModuleType:
     """Import MXNet, with the semantics that it has, and return the module; raise MXNetImportError."""
-    if import_had_failed():  # a second import may succeed, with half of the modules
-        raise MXNetImportError(IMPORT_FAILED)
-    if problem := installation.obstacle():
-        raise MXNetImportError(problem)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter('ignore')  # MXNet's own: distutils, old NumPy names, escapes
-            mxnet = importlib.import_module('mxnet')
-            complete(mxnet)
-    except Exception as error:
-        raise MXNetImportError(installation.explain(error)) from error
+    mxnet = importlib.import_module('mxnet')
+    complete(mxnet)  # it may have been imported before this package
     openblas = loaded('libopenblas.so.0')
     if openblas and openblas.openblas_get_num_threads() > omp_threads():
         # It has read OMP_NUM_THREADS before we set it, because a NumPy of the system has loaded it
@@ -110,20 +101,33 @@ def import_mxnet() -> ModuleType:
 
 
 class MXNetFinder:
-    """An entry of ``sys.meta_path`` that calls `complete` as soon as the program, or this package, imports MXNet."""
+    """An entry of ``sys.meta_path`` that calls `complete` as soon as the program, or this package, imports MXNet.
+
+    If that fails, it raises MXNetImportError, with the reason and the remedy.
+    """
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
         """Return the spec of MXNet, with a loader that also completes it; None for other modules."""
-        spec = PathFinder.find_spec(name, path) if name == 'mxnet' else None
-        if spec and spec.loader and spec.origin:
-            execute = spec.loader.exec_module
+        if name != 'mxnet':
+            return None
+        if import_had_failed():  # a second import may succeed, with half of the modules
+            raise MXNetImportError(IMPORT_FAILED)
+        if problem := installation.obstacle():
+            raise MXNetImportError(problem)
+        spec: Any = PathFinder.find_spec(name, path)
+        execute = spec.loader.exec_module
 
-            def execute_and_complete(module: ModuleType) -> None:
-                execute(module)
-                complete(module)
+        def execute_and_complete(module: ModuleType) -> None:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter('ignore')  # MXNet's own: distutils, old NumPy names, escapes
+                    execute(module)
+                    complete(module)
+            except Exception as error:
+                raise MXNetImportError(installation.explain(error)) from error
 
-            spec.loader.exec_module = execute_and_complete  # type: ignore[method-assign]
+        spec.loader.exec_module = execute_and_complete
         return spec
 
 

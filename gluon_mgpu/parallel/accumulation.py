@@ -14,7 +14,15 @@ from .step import gradients
 
 
 def scratch_in_parts(train_batch: Callable, num_parts: int) -> Callable:
-    """Return a function like `scratch.train_batch`, which calls that for each part of a batch."""
+    """Return a function like `scratch.train_batch`, which calls that for each of `num_parts` parts of a batch.
+
+    It sums the gradients of the parts on each device, and updates once. There are fewer parts if a device would get no
+    rows of a part. With one part, this is `train_batch` itself. Source: none in the book.
+
+    Examples
+    --------
+    >>> scratch.train(2, 256, 0.2, train_batch=scratch_in_parts(scratch.train_batch, 4))
+    """
     if integer('num_parts', num_parts, minimum=1) == 1:
         return train_batch
 
@@ -33,9 +41,14 @@ def scratch_in_parts(train_batch: Callable, num_parts: int) -> Callable:
 
 
 def concise_in_parts(train_batch: Callable, num_parts: int, always: bool = False) -> Callable:
-    """Return a function like `concise.train_batch`, which calls that for each part of a batch.
+    """Return a function like `concise.train_batch`, which calls that for each of `num_parts` parts of a batch.
 
-    With `always`, there are `num_parts` parts even without rows: all workers take part in the exchanges of each part.
+    The rules are those of `scratch_in_parts`. With `always`, there are `num_parts` parts even without rows: with
+    `train_batch_synchronized`, all workers take part in the exchanges of each part.
+
+    Examples
+    --------
+    >>> concise.train(2, 256, 0.1, train_batch=concise_in_parts(concise.train_batch, 4))
     """
     if integer('num_parts', num_parts, minimum=1) == 1:
         return train_batch

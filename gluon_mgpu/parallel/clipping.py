@@ -13,7 +13,12 @@ class ClippingTrainer(gluon.Trainer):
     """``gluon.Trainer`` that limits the norm of the gradient, summed over all devices, before it updates.
 
     A gradient of the mean loss, over all rows, with a larger norm than `clip_norm` is scaled down to it, in place. None
-    is no limit. The Trainer updates on each device, because the key-value store would sum and update at once.
+    is no limit. The Trainer updates on each device, because the key-value store would sum and update at once. The other
+    arguments are those of ``gluon.Trainer``. Source: none in the book, which clips on one device (D2L 9.5).
+
+    Examples
+    --------
+    >>> concise.train(2, 256, 0.1, Trainer=functools.partial(ClippingTrainer, clip_norm=1))
     """
 
     def __init__(self, params: Any, optimizer: str, optimizer_params: dict | None = None,

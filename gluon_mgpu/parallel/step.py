@@ -1,14 +1,13 @@
 """The gradients of a network on several devices, also on those that get no rows of a small batch.
 
-A network is a Gluon block, a `SyncBatchNorm`, its parameters as a list or ``net.collect_params()``, or, as in the
-chapter from scratch, a list of arrays for each device.
+A network is a Gluon block, a `SyncBatchNorm`, or its parameters as a list or ``net.collect_params()``.
 """
 from __future__ import annotations
 
 from typing import Any
 
 from ..base.nested import leaves
-from ..mxnet_setup.compat import autograd, fill, gluon, mx, npx, running_statistics, trainer_devices, zeros
+from ..mxnet_setup.compat import fill, gluon, mx, npx, running_statistics, trainer_devices
 
 
 def params_with_gradients(net: Any) -> list[gluon.Parameter]:
@@ -20,12 +19,7 @@ def params_with_gradients(net: Any) -> list[gluon.Parameter]:
 
 
 def gradients(net: Any, devices: list) -> list:
-    """Return the gradient arrays of a network on these devices, device by device; does not block.
-
-    `net` is a Gluon network, its parameters, or a list of arrays for each device, as above.
-    """
-    if _is_lists_of_arrays(net):
-        return [param.grad for params in net for param in params if param.ctx in devices]
+    """Return the gradient arrays of a network on these devices, device by device; does not block."""
     params = [param for param in params_with_gradients(net) if not param._deferred_init]
     return [param.grad(device) for device in devices for param in params]
 
@@ -41,8 +35,7 @@ def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:
 
     Parameters
     ----------
-    net : gluon.Block, its parameters, or list of lists of np.ndarray
-        As for `gradients`.
+    net : gluon.Block, SyncBatchNorm, or its parameters
     X : np.ndarray, (n, ...), or nested lists and tuples of such arrays
         The whole batch, or any array with its n rows. The devices without rows are those after the first n.
     devices : list of mx.Context
@@ -50,25 +43,11 @@ def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:
     """
     num_rows = len(leaves(X)[0])
     if idle_devices := devices[num_rows:]:
-        if _is_lists_of_arrays(net):
-            _add_nothing([param for params in net for param in params if param.ctx in idle_devices])
-            return
         if num_rows:
             _copy_statistics(net, devices[0], idle_devices)
         for param in params_with_gradients(net):
             if not param._deferred_init:  # as before the first batch
                 _zero_gradient(param, idle_devices)
-
-
-def _is_lists_of_arrays(net: Any) -> bool:
-    return isinstance(net, (list, tuple)) and not all(isinstance(param, gluon.Parameter) for param in net)
-
-
-def _add_nothing(params: list) -> None:
-    """Let autograd write the gradient 0, or add it: only MXNet knows if an array was attached with ``'add'``."""
-    with autograd.record():
-        outputs = [param + 0 for param in params]
-    autograd.backward(outputs, [zeros(param.shape, param.dtype, param.ctx) for param in params])
 
 
 def _copy_statistics(net: Any, source: Any, devices: list) -> None:

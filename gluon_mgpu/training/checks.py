@@ -10,12 +10,16 @@ from .parameters import plain
 from .run import Run
 
 
+class Default(int):
+    """The default of a number, which `check_training` can tell from the same number in a call."""
+
+
 def check_training(run: Run, num_epochs: int, batch_size: int, data: tuple, net: Any = None) -> None:
     """Raise ValueError for what would give wrong numbers without an error, or fail late; reads no data but lists.
 
     `net` is the network, if it is not that of the chapter. All workers call this, because they compare `batch_size`.
     """
-    if num_epochs not in (10, run.num_epochs):  # 10 is the default of `train`
+    if num_epochs != run.num_epochs and not isinstance(num_epochs, Default):
         raise ValueError(f'num_epochs {num_epochs}: must be {run.num_epochs}, as in run; leave it out')
     integer('batch_size', batch_size, minimum=1)
     run.workers.check_equal({'batch_size': batch_size})

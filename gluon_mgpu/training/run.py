@@ -172,6 +172,7 @@ class Run:
             yield batch
             if not self.num_steps:
                 epoch.check_losses(batch)
+                self._compare_workers()
             epoch.num_batches += 1
             self.num_steps += 1
             self._call('batch_end')
@@ -186,9 +187,7 @@ class Run:
         if names := [name for name in self.workers.allgather(first_unequal(self.net)) if name]:
             raise InputError(f'{names[0]} differs between the devices after epoch {epoch.number}: give each device the '
                              "sum of all gradients, in place, as the book's allreduce does, and update all alike")
-        if self.workers.size > 1:
-            self.workers.check_equal({'the learning rate': self.lr, 'the checksum of the parameters': checksum(
-                trained_arrays(self.net))}, 'sum the gradients over all workers, and update with the same settings')
+        self._compare_workers()
         self._stop_after_signal()                 # 6. `allgather` has exchanged the signals
         epoch.begin_evaluation()
 
@@ -254,6 +253,12 @@ class Run:
         """Raise DivergenceError, with the place in the run, if training has made a parameter NaN or infinite; waits."""
         if names := [name for name in self.workers.allgather(first_non_finite(self.net)) if name]:
             raise DivergenceError(f'{names[0]} is no longer finite {place}: use a smaller learning rate')
+
+    def _compare_workers(self) -> None:
+        """Raise InputError if the workers have taken different steps; waits for the devices if there are several."""
+        if self.workers.size > 1:
+            self.workers.check_equal({'the learning rate': self.lr, 'the checksum of the parameters': checksum(
+                trained_arrays(self.net))}, 'sum the gradients over all workers, and update with the same settings')
 
     def _check_open(self) -> None:
         if self._closed:

@@ -3,6 +3,7 @@ import pytest
 from epochs import NO_PARAMETERS
 from two_workers import OfTwo, Shard
 
+from gluon_mgpu.base.program import InputError
 from gluon_mgpu.mxnet_setup.compat import np
 from gluon_mgpu.training.run import Run
 
@@ -45,3 +46,21 @@ def test_the_losses_of_all_workers_count(monkeypatch):
         assert epoch.loss == 9 * (3 + 6) / (9 * (2 + 6))
         assert epoch.images_per_second * epoch.seconds == pytest.approx(9 * (2 + 6))
     assert sizes_of_rank_0 == [1, 2, 2, 2, 2] and sizes == [1, 3, 3, 2]
+
+
+def test_forgotten_sums_are_found_after_the_first_batch():
+    class Other(OfTwo):
+        """A worker of which the other has trained on other rows alone."""
+
+        def check_equal(self, values, remedy=''):
+            if 'the checksum of the parameters' in values:
+                raise InputError(remedy)
+
+    run = Run(1, quiet=True, workers=Other())
+    weight = np.ones(2)
+    with pytest.raises(InputError, match='^sum the gradients over all workers'):
+        for _ in run.epochs([[weight]]):
+            for _ in run.batches(Shard([(0, 0)] * 9)):
+                run.record_losses([np.array([1.0, 2.0])])
+                weight += 1
+    assert run.num_steps == 0 and weight.tolist() == [2, 2]

@@ -12,7 +12,14 @@ from .synchronized import SyncBatchNorm
 
 def train_batch_synchronized(X: Any, y: Any, net: SyncBatchNorm, loss: Callable, trainer: gluon.Trainer, devices: list,
                              batch_size: int) -> list:
-    """Do the same as `concise.train_batch`, but on all devices together, because each loss depends on all rows."""
+    """Do the same as `concise.train_batch`, but on all devices together, because each loss depends on all rows.
+
+    `net` is a `SyncBatchNorm`. Source: none in the book, where each device normalizes its own rows.
+
+    Examples
+    --------
+    >>> concise.train(2, 256, 0.1, net=SyncBatchNorm(resnet18(10)), train_batch=train_batch_synchronized)
+    """
     X_shards, y_shards = split_batch(X, y, devices)
     with autograd.record():
         y_hats = net.forward(X_shards)

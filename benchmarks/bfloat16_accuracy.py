@@ -8,7 +8,7 @@ the learning rate. At the full rate, accuracy varies by several points from epoc
 """
 import statistics
 
-from harness.training import flags_parser
+from harness.training import flags_parser, hybridized_resnet18
 
 from gluon_mgpu import concise
 from gluon_mgpu.data import load_data
@@ -27,7 +27,7 @@ def last_accuracy(dtype, number, args):
     print(f'seed {number}, {dtype}:', flush=True)
     run = Run(args.epochs)
     concise.train(len(args.devices), args.batch_size, lambda step: args.lr if step <= full_rate else args.lr / 10,
-                  devices=args.devices, data=data, run=run, seed=number, dtype=dtype)
+                  devices=args.devices, data=data, run=run, seed=number, net=hybridized_resnet18(dtype))
     return run.history[-1].test_acc
 
 

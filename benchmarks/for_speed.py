@@ -24,10 +24,10 @@ import subprocess
 import sys
 from unittest.mock import patch
 
-CASES = {  # chapter, batch size, full batches in an epoch, rows of the last batch, settings of train
-    'LeNet': ('scratch', 256, 60, 96, {}),
-    'ResNet-18': ('concise', 64, 12, 24, {}),
-    'ResNet-18 in bfloat16': ('concise', 64, 20, 24, {'dtype': 'bfloat16'}),
+CASES = {  # chapter, batch size, full batches in an epoch, rows of the last batch, precision
+    'LeNet': ('scratch', 256, 60, 96, ''),
+    'ResNet-18': ('concise', 64, 12, 24, 'float32'),
+    'ResNet-18 in bfloat16': ('concise', 64, 20, 24, 'bfloat16'),
 }
 
 
@@ -116,6 +116,7 @@ def measure(case: str, variant: str, batches: int | None) -> dict:
     """Train in this process; return ms, system time in ms and page faults per step of the second epoch, and peak MB."""
     VARIANTS[variant]()
     import numpy
+    from harness.training import hybridized_resnet18
 
     from gluon_mgpu import concise, scratch
     from gluon_mgpu.data.batches import BatchIterator
@@ -131,7 +132,7 @@ def measure(case: str, variant: str, batches: int | None) -> dict:
         def epoch_trained(self, run):
             self.after, self.steps = resource.getrusage(resource.RUSAGE_SELF), run.state()['num_batches']
 
-    chapter, rows, full, rows_of_last, settings = CASES[case]
+    chapter, rows, full, rows_of_last, dtype = CASES[case]
     num_rows = rows * (batches or full) + rows_of_last
     rng = numpy.random.default_rng(0)
     data = [BatchIterator(rng.integers(0, 256, (n, 28, 28), dtype='uint8'), rng.integers(0, 10, n), rows, 'noise')
@@ -139,7 +140,8 @@ def measure(case: str, variant: str, batches: int | None) -> dict:
     usage = Usage()
     run = Run(2, quiet=True, callbacks=[usage])
     train = {'scratch': scratch.train, 'concise': concise.train}[chapter]
-    train(2, rows, 0.01, devices=[mx.cpu(0), mx.cpu(1)], data=data, run=run, **settings)
+    network = {'net': hybridized_resnet18(dtype)} if dtype else {}
+    train(2, rows, 0.01, devices=[mx.cpu(0), mx.cpu(1)], data=data, run=run, **network)
     before, after = usage.before, usage.after
     return {'ms': 1000 * run.history[1].seconds / usage.steps,
             'system ms': 1000 * (after.ru_stime - before.ru_stime) / usage.steps,

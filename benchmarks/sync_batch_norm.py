@@ -12,7 +12,7 @@ tables. Run this on an otherwise idle machine.
 import statistics
 import time
 
-from harness.training import flags_parser
+from harness.training import flags_parser, hybridized_resnet18
 
 from gluon_mgpu import concise
 from gluon_mgpu.data import load_data
@@ -22,7 +22,6 @@ from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
 from gluon_mgpu.mxnet_setup.compat import init, np, npx
 from gluon_mgpu.networks.loss import cross_entropy as loss
 from gluon_mgpu.networks.precision import DTYPES, check_dtype
-from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.parallel.step import params_with_gradients
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 from gluon_mgpu.parallel.sync_batch_norm.train_batch import train_batch_synchronized
@@ -32,9 +31,8 @@ from gluon_mgpu.training.run import Run
 
 def make_step(sync_batch_norm, args, workers):
     """Return a function that queues one step of a new network on the devices of this worker."""
-    net = resnet18(10, args.dtype)
+    net = hybridized_resnet18(args.dtype)
     net.initialize(init=init.Normal(sigma=0.01), ctx=args.devices)
-    net.hybridize(static_alloc=True, static_shape=True)
     trainer = workers.trainer(params_with_gradients(net), 'sgd', {'learning_rate': args.lr})
     train_batch = concise.train_batch
     if sync_batch_norm:
@@ -80,9 +78,11 @@ def history(devices, synchronized, seed, args):
     """Return the epochs of a run."""
     data = load_data(args.dataset, args.batch_size, args.data_dir, train_size=args.rows, seed=seed,
                      log=lambda line: None)
-    run = Run(args.epochs, quiet=True)
-    concise.train(len(devices), args.batch_size, args.lr, devices=devices, data=data, run=run, seed=seed,
-                  dtype=args.dtype, sync_batch_norm=synchronized)
+    run, net, train_batch = Run(args.epochs, quiet=True), hybridized_resnet18(args.dtype), concise.train_batch
+    if synchronized:
+        net, train_batch = SyncBatchNorm(net), train_batch_synchronized
+    concise.train(len(devices), args.batch_size, args.lr, devices=devices, data=data, run=run, seed=seed, net=net,
+                  train_batch=train_batch)
     return run.history
 
 

@@ -134,7 +134,9 @@ def step(workers, network: str) -> dict:
     timing = Steps()
     run = Run(ROUNDS + 1, quiet=True, callbacks=[timing], workers=workers)
     first = [next(iter(test_iter))]  # one batch is enough, since accuracy is not measured
-    train(1, rows, lr, devices=[workers.device], data=(train_iter, first), run=run)
+    sums = ({'allreduce': workers.extend_allreduce(scratch.allreduce)} if train is scratch.train else
+            {'Trainer': workers.trainer})
+    train(1, rows, lr, devices=[workers.device], data=(train_iter, first), run=run, **sums)
     return {'seconds': statistics.median(timing.seconds[1:]) / steps,
             'bytes': statistics.median(timing.sent[1:]) / steps}
 

@@ -6,7 +6,7 @@ import importlib
 
 from gluon_mgpu.mxnet_setup import runtime
 
-__version__ = '4.0.0'
+__version__ = '5.0.0'
 
 runtime.prepare()
 

@@ -11,6 +11,7 @@ from common import Stopwatch, read_job, read_rows
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
 from gluon_mgpu.devices import parse_devices
+from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.training.run import Callback, Run
 
 
@@ -36,9 +37,12 @@ def main() -> None:
     watch = Stopwatch()
     run = Run(job['epochs'], quiet=True, callbacks=[Timing(watch)])
     train = {'scratch': scratch.train, 'concise': concise.train}[job['work']]
-    options = {} if job['dtype'] == 'float32' else {'dtype': job['dtype']}  # the scratch chapter has no dtype
+    network = {}
+    if job['work'] == 'concise':
+        network['net'] = resnet18(10, job['dtype'])
+        network['net'].hybridize(static_alloc=True, static_shape=True)  # as `train` does with its own
     train(len(devices), job['batch_size'], job['lr'], devices=devices, data=(train_iter, test_iter), run=run,
-          **options)
+          **network)
     print(watch.line(job, len(images), run.history[-1].loss, run.history[-1].test_acc))
 
 

@@ -37,8 +37,9 @@ def work(job: dict) -> None:
         test_iter = BatchIterator(test_images, test_labels, job['batch_size'], 'rows', shard=workers.shard)
         watch = Stopwatch(lambda: sum(workers.allgather(cpu_seconds())))  # each worker has its own process group
         run = Run(job['epochs'], quiet=True, callbacks=[Timing(watch)], workers=workers)
-        train = {'scratch': scratch.train, 'concise': concise.train}[job['work']]
-        train(1, job['batch_size'], job['lr'], devices=[workers.device], data=(train_iter, test_iter), run=run)
+        train, sums = {'scratch': (scratch.train, {'allreduce': workers.extend_allreduce(scratch.allreduce)}),
+                       'concise': (concise.train, {'Trainer': workers.trainer})}[job['work']]
+        train(1, job['batch_size'], job['lr'], devices=[workers.device], data=(train_iter, test_iter), run=run, **sums)
         if workers.rank == 0:
             print(watch.line(job, len(images), run.history[-1].loss, run.history[-1].test_acc), flush=True)
 

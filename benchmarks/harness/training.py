@@ -6,12 +6,20 @@ import itertools
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.data import load_data
+from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.training.run import Run
 
 WORK = {  # chapter: train, rows in an epoch, batch size, learning rate
     'scratch': (scratch.train, 60 * 256, 256, 0.2),
     'concise': (concise.train, 4 * 256, 256, 0.1),
 }
+
+
+def hybridized_resnet18(dtype: str):
+    """Return the network of ``concise.train``, in this precision."""
+    net = resnet18(10, dtype)
+    net.hybridize(static_alloc=True, static_shape=True)
+    return net
 
 
 def flags_parser(doc: str) -> argparse.ArgumentParser:

@@ -29,8 +29,11 @@ def trained(chapter, devices, workers=None):
     data = [BatchIterator(IMAGES, LABELS, BATCH_SIZE, 'test', shuffle, shard=workers.shard)
             for shuffle in (True, False)]
     run = Run(1, quiet=True, callbacks=[initial], workers=workers)
-    net = {} if chapter == 'scratch' else {'net': gluon.nn.Dense(10, in_units=784)}
-    CHAPTERS[chapter].train(len(devices), BATCH_SIZE, LR, devices=devices, data=data, run=run, **net)
+    if chapter == 'scratch':
+        own = {'allreduce': workers.extend_allreduce(scratch.allreduce)}
+    else:
+        own = {'net': gluon.nn.Dense(10, in_units=784), 'Trainer': workers.trainer}
+    CHAPTERS[chapter].train(len(devices), BATCH_SIZE, LR, devices=devices, data=data, run=run, **own)
     return initial.params, params_of(run.net)
 
 

@@ -117,7 +117,8 @@ def data_loader(workers, batch_size=ROWS):
     loader = gluon.data.DataLoader(gluon.data.ArrayDataset(images[mine], labels[mine].astype('int32')), size)
     loader.shard = workers.shard
     net, run = nn.Dense(3, in_units=4), Run(2, quiet=True, workers=workers)
-    concise.train(1, batch_size, 0.5, data=(loader, loader), net=net, run=run, devices=[workers.device or mx.cpu(0)])
+    concise.train(1, batch_size, 0.5, data=(loader, loader), net=net, run=run, devices=[workers.device or mx.cpu(0)],
+                  Trainer=workers.trainer)
     return values(net)
 
 
@@ -300,7 +301,7 @@ def no_sum(workers):
 
 def other_setting(workers):
     run = Run(1, workers=workers)
-    concise.train(1, ROWS, 0.5, momentum=0.5 * workers.rank, data=([], []), net=nn.Dense(3), run=run)
+    concise.train(1, ROWS + workers.rank, 0.5, data=([], []), net=nn.Dense(3), run=run)
 
 
 def raises(workers):

@@ -83,8 +83,9 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, num_epoch
     """
     run = run or Run(num_epochs)
     devices = devices_from(num_gpus, devices)
-    train_iter, test_iter = data or load_data('fashion-mnist', batch_size, seed=seed)
-    check_training(run, num_epochs, batch_size, (train_iter, test_iter), net)
+    data = data or load_data('fashion-mnist', batch_size, seed=seed)
+    check_training(run, num_epochs, batch_size, data, net)
+    train_iter, test_iter = data
     if net is None:
         net = resnet18(10)
         net.hybridize(static_alloc=True, static_shape=True)  # for speed: one operator, in memory allocated once

@@ -178,12 +178,14 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, num_epoch
         while 13.5 divides by the rows.
     lr : float or callable
         The learning rate, or a function of the number of the update, from 1, such as one of MXNet's schedulers.
+    num_epochs : int
+        Passes over the training images; with `run`, those of the run.
     devices : list of mx.Context, optional
         Others than the first, such as ``[mx.gpu(0), mx.gpu(2)]``.
     data : (train_iter, test_iter), optional
         Iterables over batches (X, y); by default Fashion-MNIST.
     run : Run, optional
-        For callbacks, such as checkpoints, without output, or with other workers. It has the number of epochs.
+        For callbacks, such as checkpoints, for a quiet run, or with other workers.
     seed : int
         Of the initial parameters, and of the order of the images.
     train_batch, allreduce : callable
@@ -191,8 +193,9 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, num_epoch
     """
     run = run or Run(num_epochs)  # counts the epochs, measures the time and prints
     devices = devices_from(num_gpus, devices)
-    train_iter, test_iter = data or load_data('fashion-mnist', batch_size, seed=seed)
-    check_training(run, num_epochs, batch_size, (train_iter, test_iter))
+    data = data or load_data('fashion-mnist', batch_size, seed=seed)
+    check_training(run, num_epochs, batch_size, data)
+    train_iter, test_iter = data
     npx.random.seed(seed)
     params = init_params()
     # Copy the model parameters to every device

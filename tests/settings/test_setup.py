@@ -67,6 +67,8 @@ def test_train_returns_its_run(chapter, devices, rng):
     assert all(len(replicas) == 2 for replicas in copies(run.net).values())
 
 
-def test_other_epochs_than_those_of_the_run(devices):
-    with pytest.raises(ValueError, match='^num_epochs 2: must be 3, as in run; leave it out'):
-        scratch.train(None, 4, 0.1, 2, devices=devices, data=(None, None), run=Run(3))
+@pytest.mark.parametrize('num_epochs', [2, 10])
+def test_other_epochs_than_those_of_the_run(num_epochs, devices):
+    """Also the default, if it is given."""
+    with pytest.raises(ValueError, match=f'^num_epochs {num_epochs}: must be 3, as in run; leave it out'):
+        scratch.train(None, 4, 0.1, num_epochs, devices=devices, data=(None, None), run=Run(3))

@@ -11,7 +11,7 @@ from ..base.nested import leaves, refill
 from ..base.text import counted
 from ..data.shards import shard_rows
 from ..devices.lists import check_devices, check_omp_threads
-from ..mxnet_setup.compat import Context, empty_with_view, mx
+from ..mxnet_setup.compat import Context, empty_with_view, mx, of_semantics
 from ..mxnet_setup.runtime import omp_threads
 
 CSR, ROW_SPARSE = mx.nd.sparse.CSRNDArray, mx.nd.sparse.RowSparseNDArray
@@ -112,12 +112,10 @@ def _array_shards(data: Any, axis: int, rows_on: list, devices: list) -> list:
         if not axis:
             return [data[rows].as_in_context(device) for rows, device in zip(rows_on, devices)]
         data = data.tostype('default')  # because MXNet slices only the rows of CSR arrays
-    is_np = mx.util.is_np_array()
     if isinstance(data, numpy.ndarray):
-        array, view = empty_with_view(data.shape, data.dtype if is_np else 'float32')
+        array, view = empty_with_view(data.shape, data.dtype if mx.util.is_np_array() else 'float32')
         view[:] = data
     else:
         array = data.as_np_ndarray()
     indices = [(slice(None),) * axis + (rows,) for rows in rows_on] if axis else rows_on
-    shards = [array[index].as_in_ctx(device) for index, device in zip(indices, devices)]
-    return shards if is_np else [shard.as_nd_ndarray() for shard in shards]
+    return [of_semantics(array[index].as_in_ctx(device)) for index, device in zip(indices, devices)]

@@ -54,7 +54,7 @@ def step_of(losses, nets, trainers, shards, devices, rows, divisor=None):
         ls = [losses(*shard) for shard in zip(*shards)]
     autograd.backward(ls)
     for net in nets:
-        prepare_idle_devices(net, range(rows), devices)
+        prepare_idle_devices(net, np.zeros(rows), devices)
     for trainer in trainers:
         trainer.step(rows if divisor is None else divisor, ignore_stale_grad=True)
 

@@ -10,6 +10,7 @@ from ..base.text import counted
 from ..training.callback import Callback, epochs_since_best
 from ..training.epoch import check_state
 from ..training.history import EpochResult
+from ..training.parameters import by_name
 from ..training.run import Run
 from . import checkpoint
 from .checkpoint import CheckpointError
@@ -62,8 +63,10 @@ class CheckpointCallback(Callback):
             for path in [path for path in self.folder.iterdir() if OWN_UNFINISHED.fullmatch(path.name)]:
                 with contextlib.suppress(OSError):
                     path.unlink()
-        if hasattr(run.net, 'collect_params') and run.trainer is None:
-            run.warn("run.epochs got no Trainer: checkpoints will not have its optimizer's state")
+        if others := _of_no_trainer(run):
+            run.warn(f"run.epochs got no Trainer of {others[0]}: checkpoints will not have the optimizer's state of "
+                     f"{counted(len(others), 'parameter')}; use one Trainer for all, or grad_req 'null' for those that "
+                     'stay')
         if self.resume is None:
             if other := run.workers.on_rank_0(lambda: newest_checkpoint(self.folder, lambda line: None)[0]):
                 raise ValueError(f'{other} is of an earlier run: resume from it, or choose another folder')
@@ -142,6 +145,13 @@ class CheckpointCallback(Callback):
         for path in older[NUM_KEPT:]:
             with contextlib.suppress(OSError):  # the next checkpoint tries again
                 path.unlink()
+
+
+def _of_no_trainer(run: Run) -> list[str]:
+    """Return the names of a Gluon network's parameters with gradients that the Trainer of the run does not have."""
+    params = by_name(run.net) if hasattr(run.net, 'collect_params') else {}
+    trained = getattr(run.trainer, '_params', [])
+    return [name for name, param in params.items() if param.grad_req != 'null' and param not in trained]
 
 
 def _best_epoch(run: Run) -> int:

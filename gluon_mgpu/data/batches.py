@@ -8,7 +8,7 @@ import numpy
 from ..base.arguments import integer
 from ..base.program import InputError
 from ..base.text import counted, described
-from ..mxnet_setup.compat import MXNET_MAJOR, empty_with_view, gluon, mx, np
+from ..mxnet_setup.compat import MXNET_MAJOR, empty_with_view, gluon, mx, np, of_semantics
 from .shards import shard_rows
 
 
@@ -95,8 +95,7 @@ def num_outputs(block: gluon.HybridBlock, X: Any) -> int | None:
     try:
         shape = (1, *X.shape[1:])
         if MXNET_MAJOR < 2:
-            data = mx.sym.var('data')
-            graph = block(data.as_np_ndarray() if mx.util.is_np_array() else data)
+            graph = block(of_semantics(mx.sym.var('data')))
             return graph.infer_shape_partial(data=shape)[1][0][-1]  # infer_shape would print its errors
         device = next(iter(block.collect_params().values())).list_ctx()[0]
         return block(np.zeros(shape, ctx=device)).shape[-1]

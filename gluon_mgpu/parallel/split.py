@@ -11,7 +11,7 @@ from ..base.nested import leaves, refill
 from ..base.text import counted
 from ..data.shards import shard_rows
 from ..devices.lists import check_devices, check_omp_threads
-from ..mxnet_setup.compat import Context, empty_with_view, mx
+from ..mxnet_setup.compat import Context, empty_with_view, mx, of_semantics
 from ..mxnet_setup.runtime import omp_threads
 
 CSR, ROW_SPARSE = mx.nd.sparse.CSRNDArray, mx.nd.sparse.RowSparseNDArray
@@ -31,7 +31,7 @@ def split_and_load(data: Any, ctx_list: Sequence[Context], batch_axis: int = 0, 
     data : np.ndarray or numpy.ndarray, (n, ...), mx.nd's CSRNDArray, or nested lists and tuples of such arrays
     ctx_list : sequence of k mx.Context
     batch_axis : int
-        The axis of the n rows.
+        The axis of the n rows; -1 is the last axis of each array.
 
     Returns
     -------
@@ -47,9 +47,8 @@ def split_and_load(data: Any, ctx_list: Sequence[Context], batch_axis: int = 0, 
     k = min(n, len(devices))
     if k > 1 and omp_threads() > 1:
         check_omp_threads(devices)
-    indices = [(slice(None),) * batch_axis + (rows,) if batch_axis else rows for rows in _rows(n, k)]
     try:
-        return _shards(data, indices, devices[:k])
+        return _shards(data, batch_axis, _rows(n, k), devices[:k])
     except (mx.MXNetError, TypeError):
         check_devices(devices)  # says which one is missing or no device
         raise
@@ -77,7 +76,10 @@ def num_rows(*batch: Any, batch_axis: int = 0) -> int:
         elif isinstance(data, ROW_SPARSE):
             raise ValueError('cannot split a RowSparseNDArray, whose rows MXNet cannot slice: pass '
                              "array.tostype('default')")
-        elif isinstance(data, (numpy.ndarray, mx.nd.NDArray)) and data.ndim > batch_axis:
+        elif isinstance(data, (numpy.ndarray, mx.nd.NDArray)) and data.ndim:
+            if not -data.ndim <= batch_axis < data.ndim:
+                raise ValueError(f'batch_axis {batch_axis}: an array of the shape {data.shape} has no such axis; name '
+                                 'one that all arrays have')
             sizes.add(data.shape[batch_axis])
         else:
             raise ValueError(f'cannot split a {type(data).__name__}: pass an array (n, ...) of mxnet.np or NumPy, or '
@@ -99,20 +101,21 @@ def _rows(n: int, k: int) -> list[slice]:
     return [shard_rows(n, i, k) for i in range(k)]
 
 
-def _shards(data: Any, indices: list, devices: list) -> list:
+def _shards(data: Any, batch_axis: int, rows_on: list, devices: list) -> list:
     """Return on each device its part of an array, or of arrays in nested lists and tuples, in which None stays."""
-    shards = [_array_shards(array, indices, devices) for array in leaves(data)]
+    shards = [_array_shards(array, batch_axis % array.ndim, rows_on, devices) for array in leaves(data)]
     return [refill(data, iter(on_device)) for on_device in zip(*shards)]
 
 
-def _array_shards(data: Any, indices: list, devices: list) -> list:
+def _array_shards(data: Any, axis: int, rows_on: list, devices: list) -> list:
     if isinstance(data, CSR):
-        return [data[rows].as_in_context(device) for rows, device in zip(indices, devices)]
-    is_np = mx.util.is_np_array()
+        if not axis:
+            return [data[rows].as_in_context(device) for rows, device in zip(rows_on, devices)]
+        data = data.tostype('default')  # because MXNet slices only the rows of CSR arrays
     if isinstance(data, numpy.ndarray):
-        array, view = empty_with_view(data.shape, data.dtype if is_np else 'float32')
+        array, view = empty_with_view(data.shape, data.dtype if mx.util.is_np_array() else 'float32')
         view[:] = data
     else:
         array = data.as_np_ndarray()
-    shards = [array[rows].as_in_ctx(device) for rows, device in zip(indices, devices)]
-    return shards if is_np else [shard.as_nd_ndarray() for shard in shards]
+    indices = [(slice(None),) * axis + (rows,) for rows in rows_on] if axis else rows_on
+    return [of_semantics(array[index].as_in_ctx(device)) for index, device in zip(indices, devices)]

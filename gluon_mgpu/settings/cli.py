@@ -155,8 +155,8 @@ class Job:
                                          self.resumed and self.resumed.checkpoint, settings['keep_best'])
         checkpoints.resume_command = self._resume_command()
         workers.resume_hint = f'; resume with: {checkpoints.resume_command}'  # printed if a worker is lost
-        run = Run(settings['num_epochs'], settings['quiet'], folder=self.folder if workers.rank == 0 else None,
-                  callbacks=[checkpoints, *self._callbacks()], workers=workers,
+        run = Run(settings['num_epochs'], quiet=settings['quiet'], callbacks=[checkpoints, *self._callbacks()],
+                  folder=self.folder if workers.rank == 0 else None, workers=workers,
                   evaluated='validation' if settings['validation_size'] else 'test')
         lr = schedule(settings['lr_schedule'], settings['lr'], settings['num_epochs'] * num_batches,
                       settings['warmup_epochs'] * num_batches)

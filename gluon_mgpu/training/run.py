@@ -67,7 +67,7 @@ class Run:
         See `Progress`.
     """
 
-    def __init__(self, num_epochs: int, quiet: bool = False, folder=None,
+    def __init__(self, num_epochs: int, *, quiet: bool = False, folder=None,
                  callbacks: Iterable[Callback] | Callback | None = None, workers: Workers | None = None,
                  evaluated: str = 'test'):
         self.num_epochs = integer('num_epochs', num_epochs, minimum=1)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from stopped_runs import SendSignal, train
+from trainers import trainable
 from two_workers import OfTwo
 
 from gluon_mgpu.checkpoints import checkpoint
@@ -149,15 +150,27 @@ def test_a_best_epoch_that_cannot_be_written(tmp_path, capsys):
                        'was removed')
 
 
-@pytest.mark.parametrize('with_trainer', [True, False])
-def test_a_run_that_does_not_know_the_trainer(with_trainer, devices, tmp_path, capsys):
-    """A resumed one would begin with a new momentum."""
-    net = gluon.nn.Dense(2, in_units=3)
-    net.initialize(ctx=devices)
-    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'momentum': 0.9}) if with_trainer else None
+@pytest.mark.parametrize('k', [1, 2, 3])
+@pytest.mark.parametrize('frozen', [False, True])
+@pytest.mark.parametrize('parts, message', [
+    ([], "0.weight: checkpoints will not have the optimizer's state of 4 parameters"),
+    ([0], "1.weight: checkpoints will not have the optimizer's state of 2 parameters"),
+    ([1], "0.weight: checkpoints will not have the optimizer's state of 2 parameters"),
+    ([0, 1], '')])
+def test_parameters_of_a_trainer_that_the_run_does_not_know(parts, message, frozen, k, device_list, tmp_path, capsys):
+    """As with a Trainer each for a backbone and a head. A resumed run would begin with a new momentum."""
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(4, in_units=3), gluon.nn.Dense(2, in_units=4))
+    net.initialize(ctx=device_list(k))
+    params = [param for part in parts for param in trainable(net[part])]
+    trainer = gluon.Trainer(params, 'sgd', {'momentum': 0.9}) if parts else None
+    if frozen:
+        for param in trainable(net):
+            param.grad_req = 'write' if param in params else 'null'
     next(Run(1, callbacks=CheckpointCallback(tmp_path)).epochs(net, trainer))
-    warning = "run.epochs got no Trainer: checkpoints will not have its optimizer's state\n"
-    assert capsys.readouterr().err == ('' if with_trainer else warning)
+    warning = (f"run.epochs got no Trainer of {message}; use one Trainer for all, or grad_req 'null' for those that "
+               'stay\n')
+    assert capsys.readouterr().err == (warning if message and not frozen else '')
 
 
 def test_a_best_checkpoint_of_another_loop(tmp_path, monkeypatch, capsys):

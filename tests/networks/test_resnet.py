@@ -1,10 +1,13 @@
 """ResNet-18: its layers, its size, and its batch norm on several devices."""
 import copy
 
+import numpy
 import pytest
+from bfloat16 import needs_bfloat16
 
-from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, np
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np
 from gluon_mgpu.networks.resnet import Residual, in_float32, resnet18
+from gluon_mgpu.programs.onnx.graph import semantics_of
 
 
 def hybridize_in_place(net):
@@ -70,6 +73,24 @@ def test_hybridized_is_the_same(devices):
     difference = abs(net(X).asnumpy() - expected).max()
     assert difference < 1e-5 * abs(expected).max()  # the same sums in another order
     assert abs(expected).max() > 0
+
+
+@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no networks of mx.nd')
+@pytest.mark.parametrize('dtype', ['float32', pytest.param('bfloat16', marks=needs_bfloat16)])
+def test_with_mx_nd(dtype):
+    """As after npx.reset_np(), or in another thread."""
+    scores, images = [], numpy.random.default_rng(0).random((2, 1, 28, 28), 'float32')
+    for kind in (mx.np, mx.nd):
+        with semantics_of(kind.ones(1)):
+            net, X = resnet18(10, dtype), kind.array(images)
+            net.initialize(init.Constant(0.01))
+            net.hybridize()
+            with autograd.record():
+                y_hat = net(X)
+            y_hat.backward()
+            scores.append(y_hat.asnumpy())
+            assert type(y_hat) is type(net[-1].weight.grad()) is type(X)
+    assert (scores[0] == scores[1]).all() and scores[0].all()
 
 
 def test_networks_in_float32_stay():

@@ -118,6 +118,12 @@ def test_a_wrong_seed_or_folder():
             Run(1, folder=folder)
 
 
+def test_settings_have_names():
+    """A folder would otherwise become `quiet`: nothing printed, nothing written."""
+    with pytest.raises(TypeError, match='positional argument'):
+        Run(10, 'runs/mine')
+
+
 def test_batches_that_do_not_know_their_number():
     class Sampler(list):
         __len__ = None

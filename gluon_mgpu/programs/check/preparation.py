@@ -1,36 +1,23 @@
 """Find out which arrays and which dtype a user's step takes."""
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from ...mxnet_setup.compat import array_semantics, gluon, mx, npx
+from ...mxnet_setup.compat import gluon, mx, nd_semantics, npx
 from .contents import LAYERS, count_copies, find_all, has_layer
 from .user_training import Training
 
 OF_ND = 'legacy|numpy_extension|ndarray.NDArray'  # in MXNet's errors if code for mx.nd gets arrays of mx.np
 
 
-@contextlib.contextmanager
-def _nd_semantics() -> Iterator[None]:
-    """Run the block without NumPy semantics, in all threads: the arrays of Gluon are those of ``mx.nd``."""
-    scope, shapes = mx.util._NumpyArrayScope, npx.is_np_shape()
-    before, scope._current = scope._current, array_semantics(False)
-    try:
-        mx.util.set_np_shape(False)
-        yield
-    finally:
-        scope._current = before
-        mx.util.set_np_shape(2 if shapes else False)  # 2: in all threads
-
-
 def semantics_of_step(several: Training, batch: Sequence) -> contextlib.AbstractContextManager:
     """Return the context in which to run a step: with the arrays of ``mx.nd`` if it is written for them."""
     if npx.is_np_array() and (error := _error(several, batch)):  # otherwise the user has called npx.reset_np
-        with _nd_semantics():
+        with nd_semantics():
             works = _error(several, batch) is None
         if works or re.search(OF_ND, str(error)):
-            return _nd_semantics()
+            return nd_semantics()
     return contextlib.nullcontext()
 
 

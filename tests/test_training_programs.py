@@ -228,7 +228,7 @@ def in_threads(trainer_of, devices, rng, how) -> Iterator:
     nets = [make(dense(4, 5, 3), devices, how) for _ in range(2)]
     trainers = [trainer_of(trainable(net), 'sgd', {'learning_rate': 0.1}) for net in nets]
     for X, y in batches(rng):
-        with ThreadPoolExecutor(2) as pool:
+        with ThreadPoolExecutor(2, initializer=npx.set_np) as pool:
             list(pool.map(lambda net, trainer, X=X, y=y: step(squared(net), [net], trainer, X, y, devices),
                           nets, trainers))
         yield values(*nets)

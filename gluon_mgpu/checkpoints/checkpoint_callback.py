@@ -13,9 +13,11 @@ from ..training.history import EpochResult
 from ..training.run import Run
 from . import checkpoint
 from .checkpoint import CheckpointError
-from .run_folder import BEST, OWN_UNFINISHED, checkpoints, newest_checkpoint, steps_in_name
+from .run_folder import (
+    BEST, OWN_UNFINISHED, check_newest, checkpoints, lock_folder, newest_checkpoint, steps_in_name)
 
 NUM_KEPT = 2
+_locks: dict[Path, contextlib.ExitStack] = {}  # of the runs of this process, by folder
 
 
 class CheckpointCallback(Callback):
@@ -23,6 +25,7 @@ class CheckpointCallback(Callback):
 
     For each checkpoint, it waits for the devices, copies the state to CPU memory and writes the file. If that fails,
     training continues, with a warning before the next epoch or at the end. After `Stopped`, call `save_on_stop`.
+    Until the run ends, other processes cannot use the folder.
 
     Parameters
     ----------
@@ -33,7 +36,7 @@ class CheckpointCallback(Callback):
     config : dict, optional
         JSON-serializable configuration of the run, to be stored in each checkpoint.
     resume : path-like, optional
-        The checkpoint to resume from.
+        The checkpoint to resume from. If the folder has a newer one, the run ends with an error.
     keep_best : bool
         Also write `BEST` after each epoch with a better accuracy than all before.
 
@@ -45,6 +48,8 @@ class CheckpointCallback(Callback):
         The newest complete checkpoint, on rank 0.
     problem : str
         Why a newer one could not be written, if no warning has said so yet; otherwise ''.
+    is_locked : bool
+        The program has locked the folder itself.
     """
 
     def __init__(self, folder, every: int | None = None, config: dict | None = None, resume=None,
@@ -55,13 +60,12 @@ class CheckpointCallback(Callback):
         self.resume, self.keep_best = resume, keep_best
         self.resume_command = self.problem = ''
         self.last: Path | None = None
+        self.is_locked = False
+        self._lock = contextlib.ExitStack()
 
     def train_begin(self, run: Run) -> None:
-        """Remove the files of a killed process, and load the checkpoint; ValueError if the folder is of another run."""
-        if run.workers.rank == 0:  # other machines may not have the folder
-            for path in [path for path in self.folder.iterdir() if OWN_UNFINISHED.fullmatch(path.name)]:
-                with contextlib.suppress(OSError):
-                    path.unlink()
+        """Lock the folder, and load the checkpoint; ValueError if the folder is of another run."""
+        run.workers.on_rank_0(self._prepare_folder)  # other machines may not have it
         if hasattr(run.net, 'collect_params') and run.trainer is None:
             run.warn("run.epochs got no Trainer: checkpoints will not have its optimizer's state")
         if self.resume is None:
@@ -73,7 +77,20 @@ class CheckpointCallback(Callback):
                 run.restore(metadata.get('run', {}))
             except ValueError as error:
                 raise CheckpointError(f'{self.resume}: {error}') from None
+            run.workers.on_rank_0(lambda: check_newest(self.folder, self.resume, run.num_steps))
             self.last = Path(self.resume)
+
+    def _prepare_folder(self) -> None:
+        """Lock the folder, and remove the files of a killed process."""
+        if not self.is_locked:
+            folder = self.folder.resolve()
+            if earlier := _locks.pop(folder, None):  # such as that of an interrupted cell of a notebook
+                earlier.close()
+            lock_folder(self.folder, self._lock)
+            _locks[folder] = self._lock
+        for path in [path for path in self.folder.iterdir() if OWN_UNFINISHED.fullmatch(path.name)]:
+            with contextlib.suppress(OSError):
+                path.unlink()
 
     def epoch_begin(self, run: Run) -> None:
         if self.problem:
@@ -91,7 +108,8 @@ class CheckpointCallback(Callback):
             self._save(run, is_best)
 
     def train_end(self, run: Run) -> None:
-        """Report a problem with the last checkpoint, and a missing one of the best epoch."""
+        """Unlock the folder; report a problem with the last checkpoint, and a missing one of the best epoch."""
+        self._lock.close()
         if self.problem:
             run.warn(self.problem)
         if self.keep_best and run.history and run.workers.rank == 0 and not self._is_best(self.folder / BEST, run):

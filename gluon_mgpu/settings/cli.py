@@ -153,7 +153,7 @@ class Job:
         settings, workers, num_batches = self.settings, self.workers, len(self.data[0])
         checkpoints = CheckpointCallback(self.folder, settings['checkpoint_every'], self.config,
                                          self.resumed and self.resumed.checkpoint, settings['keep_best'])
-        checkpoints.resume_command = self._resume_command()
+        checkpoints.is_locked, checkpoints.resume_command = True, self._resume_command()
         workers.resume_hint = f'; resume with: {checkpoints.resume_command}'  # printed if a worker is lost
         run = Run(settings['num_epochs'], settings['quiet'], folder=self.folder if workers.rank == 0 else None,
                   callbacks=[checkpoints, *self._callbacks()], workers=workers,

@@ -54,9 +54,8 @@ def run_to_resume(resume: str, out_dir: str | None, stack: ExitStack) -> Resumed
             check_metadata(metadata)
         except ValueError as error:
             raise ValueError(f'{found} is not a checkpoint of a run, {error}: move it elsewhere') from None
-    for newer in run_folder.checkpoints(folder) if path != folder else ():
-        if run_folder.steps_in_name(newer) > metadata['run']['num_steps'] and not newer.samefile(path):
-            raise ValueError(f'--resume {resume}: {newer.name} is newer and would be lost; move it elsewhere first')
+        if path != folder:
+            run_folder.check_newest(folder, path, metadata['run']['num_steps'])
     return ResumedRun(folder, config, found, metadata)
 
 

@@ -71,8 +71,12 @@ def create_deferred(net: Any, shapes: dict[str, tuple]) -> None:
 
 
 def with_grad_req(net: Any, grad_req: str) -> dict[str, Any]:
-    """Return a Gluon network's parameters by name that have this ``grad_req``; ``'null'``: without gradients."""
-    return {name: param for name, param in _registered(net).items() if param.grad_req == grad_req}
+    """Return a Gluon network's parameters by name that have this ``grad_req``; ``'null'``: without gradients.
+
+    Those of unknown shape have no arrays, and are left out, as in `copies`.
+    """
+    return {name: param for name, param in _registered(net).items()
+            if param.grad_req == grad_req and not param._deferred_init}
 
 
 def unchanged_names(net: Any) -> set[str]:

@@ -1,16 +1,19 @@
 """Download of Fashion-MNIST and MNIST from the first of several mirrors that has them, with the right checksums."""
 import hashlib
+from concurrent import futures
 from pathlib import Path
+from threading import Thread
 from urllib.parse import urlsplit
 
 import requests
-from requests.exceptions import ChunkedEncodingError, ConnectionError, HTTPError, SSLError, Timeout
+from requests.exceptions import ChunkedEncodingError, ConnectionError, ContentDecodingError, HTTPError, SSLError, Timeout
 
 from ..base.files import write_atomically
 from ..base.progress import ProgressBar
 from .folders import FILES, DownloadError, find
 
 TIMEOUT = 5       # seconds without an answer or the next bytes
+LIMIT = 600       # seconds for a whole file
 MAX_SIZE = 2**26  # bytes; the largest file has 26 MB
 TITLES = {'fashion-mnist': 'Fashion-MNIST', 'mnist': 'MNIST'}
 CHECKSUMS = {  # SHA-256 of each of `FILES`
@@ -55,30 +58,39 @@ def download(dataset: str, folder: Path, progress: bool = True) -> None:
 
 def _fetch(url: str, checksum: str, progress: bool) -> tuple[bytes, str]:
     """Return the content of a file, and what went wrong, or ''."""
+    # In a thread, because a server that sends single bytes, also of its header, can delay each function of requests
+    received: futures.Future = futures.Future()
     try:
-        content = _receive(url, progress)
+        with ProgressBar(desc=url.rpartition('/')[2], unit='B', unit_scale=True, leave=False, shown=progress) as bar:
+            Thread(target=_receive, args=(url, bar, received), daemon=True).start()
+            content = received.result(LIMIT)
         right = hashlib.sha256(content).hexdigest() == checksum
         return content, '' if right else 'sent a file with a wrong checksum'
     except HTTPError as error:
         return b'', f'answered with HTTP status {error.response.status_code}'
     except SSLError:
         return b'', 'without a trusted certificate'
-    except (ChunkedEncodingError, ConnectionError, Timeout):
+    except ContentDecodingError:
+        return b'', 'sent a damaged file'
+    except (ChunkedEncodingError, ConnectionError, Timeout, futures.TimeoutError):
         return b'', 'unreachable or too slow'
-    except (OSError, ValueError) as error:  # a wrong setting, such as ALL_PROXY or missing certificates
-        return b'', f'not asked, {error}'
+    except (OSError, ValueError) as error:  # a wrong setting, such as ALL_PROXY, or endless redirects
+        return b'', f'failed, {error}'
 
 
-def _receive(url: str, progress: bool) -> bytes:
+def _receive(url: str, bar: ProgressBar, received: futures.Future) -> None:
+    """Let `received` have the content of a file, or the error."""
     content = bytearray()
-    with (requests.get(url, stream=True, timeout=TIMEOUT) as response,
-          ProgressBar(desc=url.rpartition('/')[2], unit='B', unit_scale=True, leave=False, shown=progress) as bar):
-        response.raise_for_status()
-        length = response.headers.get('Content-Length', '')
-        bar.total = int(length) if length.isascii() and length.isdigit() else None
-        for piece in response.iter_content(2**16):
-            content += piece
-            bar.update(len(piece))
-            if len(content) > MAX_SIZE:  # its checksum is wrong
-                break
-    return bytes(content)
+    try:
+        with requests.get(url, stream=True, timeout=TIMEOUT) as response:
+            response.raise_for_status()
+            length = response.headers.get('Content-Length', '')
+            bar.total = int(length) if length.isascii() and length.isdigit() else None
+            for piece in response.iter_content(2**16):
+                content += piece
+                bar.update(len(piece))
+                if len(content) > MAX_SIZE:  # its checksum is wrong
+                    break
+        received.set_result(bytes(content))
+    except Exception as error:
+        received.set_exception(error)

@@ -8,13 +8,11 @@ from ..base.arguments import integer
 from ..base.program import Stopped, reason
 from ..base.text import counted
 from ..training.callback import Callback, epochs_since_best
-from ..training.epoch import check_state
-from ..training.history import EpochResult
+from ..training.history import checked_history
 from ..training.run import Run
 from . import checkpoint
 from .checkpoint import CheckpointError
-from .run_folder import (
-    BEST, OWN_UNFINISHED, check_newest, checkpoints, lock_folder, newest_checkpoint, steps_in_name)
+from .run_folder import BEST, OWN_UNFINISHED, check_newest, checkpoints, lock_folder, steps_in_name
 
 NUM_KEPT = 2
 _locks: dict[Path, contextlib.ExitStack] = {}  # of the runs of this process, by folder
@@ -68,26 +66,21 @@ class CheckpointCallback(Callback):
         run.workers.on_rank_0(self._prepare_folder)  # other machines may not have it
         if hasattr(run.net, 'collect_params') and run.trainer is None:
             run.warn("run.epochs got no Trainer: checkpoints will not have its optimizer's state")
-        if self.resume is None:
-            if other := run.workers.on_rank_0(lambda: newest_checkpoint(self.folder, lambda line: None)[0]):
-                raise ValueError(f'{other} is of an earlier run: resume from it, or choose another folder')
-        else:
+        if self.resume is not None:
             metadata = checkpoint.load(self.resume, run.net, run.trainer, run.warn, run.workers)
             try:
                 run.restore(metadata.get('run', {}))
             except ValueError as error:
                 raise CheckpointError(f'{self.resume}: {error}') from None
-            run.workers.on_rank_0(lambda: check_newest(self.folder, self.resume, run.num_steps))
             self.last = Path(self.resume)
+        run.workers.on_rank_0(lambda: check_newest(self.folder, run.num_steps))
 
     def _prepare_folder(self) -> None:
         """Lock the folder, and remove the files of a killed process."""
         if not self.is_locked:
-            folder = self.folder.resolve()
-            if earlier := _locks.pop(folder, None):  # such as that of an interrupted cell of a notebook
-                earlier.close()
+            _locks.get(self.folder, self._lock).close()  # such as that of an interrupted cell of a notebook
             lock_folder(self.folder, self._lock)
-            _locks[folder] = self._lock
+            _locks[self.folder] = self._lock
         for path in [path for path in self.folder.iterdir() if OWN_UNFINISHED.fullmatch(path.name)]:
             with contextlib.suppress(OSError):
                 path.unlink()
@@ -118,10 +111,9 @@ class CheckpointCallback(Callback):
 
     def _is_best(self, path: Path, run: Run) -> bool:
         """Return True if a file is the checkpoint of the best epoch in the history of a run."""
-        with contextlib.suppress(ValueError):  # also if there is no epoch yet
-            state = checkpoint.read(path)[0]['metadata'].get('run')
-            check_state(state)
-            return [EpochResult(*epoch) for epoch in state['history']] == run.history[:_best_epoch(run)]
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # it may be of another loop
+            history = checkpoint.read(path)[0]['metadata']['run']['history']
+            return checked_history(history) == run.history[:_best_epoch(run)]
         return False
 
     def save_on_stop(self, run: Run, signum: int) -> Stopped:

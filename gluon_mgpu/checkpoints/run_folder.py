@@ -23,8 +23,8 @@ OWN_UNFINISHED = re.compile(rf'(config\.json|history\.csv|{re.escape(BEST)}|{FIL
 def check_free(path: str | os.PathLike | None) -> None:
     """Raise ValueError if `path` is something else than a missing or empty folder."""
     if path is not None and os.path.lexists(path) and not (os.path.isdir(path) and is_empty(path)):
-        resume = ', or resume the run in it with --resume auto' if (Path(path) / 'config.json').exists() else ''
-        raise ValueError(f'{path} is not an empty folder, and a run overwrites nothing: give another --out-dir{resume}')
+        raise ValueError(f'{path} is not an empty folder, and a run overwrites nothing: give another --out-dir, or, to '
+                         'resume the run in it, --resume auto')
 
 
 def is_empty(folder: str | os.PathLike) -> bool:
@@ -111,8 +111,7 @@ def newest_checkpoint(path: Path, warn: Callable[[str], None] = warn) -> tuple[P
     for file in [*checkpoints(path), *path.glob(BEST)]:
         try:
             metadata = read(file)[0]['metadata']
-            if file.name != BEST:
-                _check_name(file, metadata)
+            _check_name(file, metadata)
             return file, metadata
         except DamagedError as error:
             warn(f'{error}; skipped')
@@ -122,13 +121,12 @@ def newest_checkpoint(path: Path, warn: Callable[[str], None] = warn) -> tuple[P
 def _check_name(file: Path, metadata: dict) -> None:
     """Raise DamagedError if a checkpoint of a run was copied or renamed, and now claims to be of another step."""
     run = metadata.get('run')
-    steps = run.get('num_steps') if isinstance(run, dict) else None  # None: not of a run, which others refuse
-    if steps not in (None, steps_in_name(file)):
-        raise DamagedError(f'{file}: renamed, its content is of step {steps}')
+    if isinstance(run, dict) and run.get('num_steps') != steps_in_name(file) >= 0:
+        raise DamagedError(f'{file}: renamed, its content is of step {run.get("num_steps")}')
 
 
-def check_newest(folder: Path, path: str | os.PathLike, steps: int) -> None:
-    """Raise ValueError if `folder` has a complete checkpoint that is newer than `path`, which is of step `steps`."""
+def check_newest(folder: Path, steps: int) -> None:
+    """Raise ValueError if a run from this step, or a new one from 0, would replace a checkpoint in the folder."""
     newest, _ = newest_checkpoint(folder, lambda line: None)
-    if newest and steps_in_name(newest) > steps:
-        raise ValueError(f'{path}: {newest.name} is newer and would be lost; move it elsewhere first')
+    if newest and (not steps or steps_in_name(newest) > steps):
+        raise ValueError(f'{newest} would be lost: resume from it, or move it elsewhere first')

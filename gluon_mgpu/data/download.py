@@ -6,7 +6,7 @@ from threading import Thread
 from urllib.parse import urlsplit
 
 import requests
-from requests.exceptions import ChunkedEncodingError, ConnectionError, ContentDecodingError, HTTPError, SSLError, Timeout
+from requests import exceptions
 
 from ..base.files import write_atomically
 from ..base.progress import ProgressBar
@@ -37,18 +37,18 @@ MIRRORS = {  # web folders with these files, HTTPS first
 def download(dataset: str, folder: Path, progress: bool = True) -> None:
     """Download the files of a dataset that are missing in `folder`, which is created; tries the mirrors in turn."""
     folder, title = Path(folder), TITLES[dataset]
-    mirrors, problems = [*MIRRORS[dataset]], ''
+    mirrors = [*MIRRORS[dataset]]
+    problems: list[str] = []
     try:
         for name, checksum in zip(FILES, CHECKSUMS[dataset], strict=True):
             while not find(folder, name):
                 if not mirrors:
-                    raise DownloadError(f'{title} could not be downloaded ({problems}); if you have the files, name a '
-                                        f'folder that contains {dataset}/ with --data-dir')
+                    raise DownloadError(f'{title} could not be downloaded ({"; ".join(problems)}); if you have the '
+                                        f'files, name a folder that contains {dataset}/ with --data-dir')
                 folder.mkdir(parents=True, exist_ok=True)
                 content, problem = _fetch(mirrors[0] + name, checksum, progress)
                 if problem:
-                    host = urlsplit(mirrors.pop(0)).netloc
-                    problems += f'{"; " if problems else ""}{host} {problem}'
+                    problems.append(f'{urlsplit(mirrors.pop(0)).netloc} {problem}')
                 else:
                     write_atomically(folder / name, content)
     except OSError as error:
@@ -66,13 +66,13 @@ def _fetch(url: str, checksum: str, progress: bool) -> tuple[bytes, str]:
             content = received.result(LIMIT)
         right = hashlib.sha256(content).hexdigest() == checksum
         return content, '' if right else 'sent a file with a wrong checksum'
-    except HTTPError as error:
+    except exceptions.HTTPError as error:
         return b'', f'answered with HTTP status {error.response.status_code}'
-    except SSLError:
+    except exceptions.SSLError:
         return b'', 'without a trusted certificate'
-    except ContentDecodingError:
+    except exceptions.ContentDecodingError:
         return b'', 'sent a damaged file'
-    except (ChunkedEncodingError, ConnectionError, Timeout, futures.TimeoutError):
+    except (exceptions.ChunkedEncodingError, exceptions.ConnectionError, exceptions.Timeout, futures.TimeoutError):
         return b'', 'unreachable or too slow'
     except (OSError, ValueError) as error:  # a wrong setting, such as ALL_PROXY, or endless redirects
         return b'', f'failed, {error}'
@@ -84,8 +84,7 @@ def _receive(url: str, bar: ProgressBar, received: futures.Future) -> None:
     try:
         with requests.get(url, stream=True, timeout=TIMEOUT) as response:
             response.raise_for_status()
-            length = response.headers.get('Content-Length', '')
-            bar.total = int(length) if length.isascii() and length.isdigit() else None
+            bar.total = response.raw.length_remaining
             for piece in response.iter_content(2**16):
                 content += piece
                 bar.update(len(piece))

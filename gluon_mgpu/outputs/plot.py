@@ -14,8 +14,7 @@ from ..base.flags import Parser, path, picture
 from ..base.pictures import in_lines, matplotlib_defaults, write_picture
 from ..base.program import reason
 from ..base.text import print_text
-from ..checkpoints.metadata import check_metadata
-from ..training.epoch import NOT_BEGUN
+from ..checkpoints.metadata import check_config
 from ..training.history import read_history
 from ..training.run import Callback, Run
 
@@ -129,8 +128,8 @@ def compare_runs(folders: list, path) -> None:
         size = 1.5 + 4 * (1 - (i + 1) / len(folders))  # later curves are thinner, so that they do not hide equal ones
         axes.plot([e.epoch for e in history], [e.test_acc for e in history], 'o-', linewidth=size, markersize=3 * size,
                   label=label)
-    datasets = ', '.join(sorted({config['dataset'] for config in configs if config}))
-    axes.set(title=in_lines(f'Accuracy on {datasets}' if datasets else 'Accuracy'), xlabel='epoch', ylabel='accuracy (share)', ylim=(0, 1))
+    datasets = ', '.join(sorted({config.get('dataset', 'other data') for config in configs}))
+    axes.set(title=in_lines(f'Accuracy on {datasets}'), xlabel='epoch', ylabel='accuracy (share)', ylim=(0, 1))
     axes.legend(loc='upper center', bbox_to_anchor=(0.5, 0), borderaxespad=4)  # below the axes; labels can be long
     write_picture(fig, path)
 
@@ -164,7 +163,7 @@ def _read_run(folder: Path) -> tuple[dict, list]:
         config, history = {}, read_history(folder / 'history.csv')
         if (folder / 'config.json').exists():
             config = json.loads(read_file(folder / 'config.json'))
-            check_metadata({'config': config, 'run': {**NOT_BEGUN, 'num_steps': 0, 'history': history}})
+            check_config(config)
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f'{folder}: not the folder of a run, its config.json or history.csv cannot be read '
                          f'({reason(error)})') from None

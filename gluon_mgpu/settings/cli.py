@@ -45,18 +45,14 @@ def run(name: str, argv: list | None = None) -> int:
 class Job:
     """A command of a chapter: its settings, what it found and what it opened. `run` calls the other methods in order.
 
-    `given` are the flags, `settings` all that have a flag; `devices` and `data` are those of this worker.
+    `given` are the flags, `settings` all that have a flag. `devices` are those of this worker, and `data` are its
+    shards: training, possibly validation, and test. `folder` is the run's, possibly on another machine.
     """
 
     def __init__(self, chapter: Chapter, given: dict, workers: Workers, stack: contextlib.ExitStack):
         self.chapter, self.given, self.workers, self._stack = chapter, given, workers, stack
         self.settings: dict[str, Any] = {**defaults(chapter.name), **given}
         self.resumed: ResumedRun | None = None
-        self.devices: list = []                     # of this worker, from `load`
-        self.data: tuple = ()                       # its shards, from `load`: training, possibly validation, and test
-        self.config: dict[str, Any] = {}            # of the run, from `configure`
-        self.heading = ''                           # of a curve, from `configure`
-        self.folder: Any = None                     # the run's, from `open_folder`, possibly on another machine
 
     def run(self, signals: StopSignals) -> None:
         """Do all steps of a command, together with the other workers; `on_rank_0` calls a function on rank 0 only."""

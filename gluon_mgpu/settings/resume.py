@@ -55,7 +55,7 @@ def run_to_resume(resume: str, out_dir: str | None, stack: ExitStack) -> Resumed
         except ValueError as error:
             raise ValueError(f'{found} is not a checkpoint of a run, {error}: move it elsewhere') from None
         if path != folder:
-            run_folder.check_newest(folder, path, metadata['run']['num_steps'])
+            run_folder.check_newest(folder, metadata['run']['num_steps'])
     return ResumedRun(folder, config, found, metadata)
 
 

@@ -190,9 +190,10 @@ def check_together(settings: dict, devices: list, name: Callable[[str], str] = s
     if settings.get('accumulate', 1) > settings.get('batch_size', 1):
         raise ValueError(f'{name("accumulate")} {settings["accumulate"]}: must be at most {name("batch_size")} '
                          f'{settings["batch_size"]}')
-    if settings.get('optimizer') == 'adam' and settings.get('momentum'):
+    is_adam = settings.get('optimizer') == 'adam'
+    if is_adam and settings.get('momentum'):
         raise ValueError(f'{name("momentum")} {settings["momentum"]}: adam has none; leave it out')
-    if settings.get('optimizer') == 'adam' and len({device.device_id for device in devices}) < len(devices):
+    if is_adam and len({device.device_id for device in devices}) < len(devices):
         raise ValueError(f'{name("devices")} {devices_text(devices)}: adam counts updates by the number of a device, '
                          'so each needs its own, as gpu:0 and cpu:1')
     if 'dtype' in settings:

@@ -15,8 +15,7 @@ def copies(net: Any) -> dict[str, list]:
     if not hasattr(net, 'collect_params'):
         return {f'parameter {i}': list(arrays) for i, arrays in enumerate(zip(*_lists_per_device(net)))}
     try:
-        unknown = of_unknown_shape(net)
-        return {name: param.list_data() for name, param in by_name(net).items() if name not in unknown}
+        return {name: param.list_data() for name, param in by_name(net).items() if not param._deferred_init}
     except RuntimeError:  # MXNet's own message has five lines, and names the parameter by a number
         for name, param in by_name(net).items():
             if param._stype != 'default':

@@ -35,7 +35,7 @@ def test_an_earlier_checkpoint_can_be_resumed_if_the_last_one_cannot_be_written(
 def test_a_new_run_in_the_folder_of_another(tmp_path):
     train(tmp_path)
     newest = checkpoints(tmp_path)[0]
-    with pytest.raises(ValueError, match=f'^{re.escape(str(newest))} is of an earlier run: resume from it, or choose'):
+    with pytest.raises(ValueError, match=f'^{re.escape(str(newest))} would be lost: resume from it, or move it'):
         train(tmp_path)
     assert checkpoints(tmp_path)[0] == newest
 
@@ -162,5 +162,5 @@ def test_a_run_that_does_not_know_the_trainer(with_trainer, devices, tmp_path, c
 
 def test_a_best_checkpoint_of_another_loop(tmp_path):
     checkpoint.save(tmp_path / BEST, [np.ones(1)])
-    with pytest.raises(ValueError, match=f'{BEST} is of an earlier run'):
+    with pytest.raises(ValueError, match=f'{BEST} would be lost'):
         train(tmp_path, keep_best=True)

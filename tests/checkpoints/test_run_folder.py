@@ -9,8 +9,7 @@ import pytest
 from gluon_mgpu.checkpoints import checkpoint, run_folder as module
 from gluon_mgpu.checkpoints.checkpoint import CheckpointError, DamagedError
 from gluon_mgpu.checkpoints.checkpoint_callback import CheckpointCallback
-from gluon_mgpu.checkpoints.run_folder import (
-    BEST, check_free, check_newest, claim_folder, lock_folder, new_folder, newest_checkpoint)
+from gluon_mgpu.checkpoints.run_folder import BEST, check_free, claim_folder, lock_folder, newest_checkpoint
 from gluon_mgpu.mxnet_setup.compat import np
 from gluon_mgpu.training.run import Run
 
@@ -21,7 +20,7 @@ def test_default_names_never_collide(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(module.time, 'strftime', lambda form: next(seconds))
     monkeypatch.setattr(module.time, 'sleep', lambda seconds: None)
-    names = [str(new_folder(None, 'scratch')) for _ in range(2)]
+    names = [str(module.new_folder(None, 'scratch')) for _ in range(2)]
     assert names == ['runs/scratch-20261121-120000', 'runs/scratch-20261121-120001']
 
 
@@ -32,7 +31,7 @@ def test_runs_exists_but_is_not_a_folder(make, tmp_path, monkeypatch):
     make(tmp_path / 'runs')
     for path in (None, 'runs/mine'):
         with pytest.raises(OSError, match='runs'):
-            new_folder(path, 'scratch')
+            module.new_folder(path, 'scratch')
 
 
 @pytest.mark.parametrize('exists', [False, True])
@@ -48,7 +47,7 @@ def test_a_given_name(tmp_path, exists):
     assert json.loads((path / 'config.json').read_text()) == {'a': 1}
     for call in (check_free, lambda path: claim_folder(path, 'scratch', {}, stack)):
         with ExitStack() as stack, pytest.raises(ValueError, match=(
-                'where is not an empty folder, and a run overwrites nothing: give another --out-dir, or resume the run')):
+                'where is not an empty folder, and a run overwrites nothing: give another --out-dir, or, to resume')):
             call(path)
     assert json.loads((path / 'config.json').read_text()) == {'a': 1}
 
@@ -125,7 +124,7 @@ def test_a_checkpoint_with_the_name_of_another_step(name, tmp_path):
     lines = []
     assert newest_checkpoint(tmp_path, lines.append) == (None, {})
     assert lines == [f'{tmp_path / name}: renamed, its content is of step 4; skipped']
-    check_newest(tmp_path, tmp_path / 'a', 0)
+    module.check_newest(tmp_path, 0)
     checkpoint.save(tmp_path / 'checkpoint-00000004.safetensors', [np.ones(1)], run={'num_steps': 4})
     assert newest_checkpoint(tmp_path, lines.append)[0].name == 'checkpoint-00000004.safetensors'
     assert newest_checkpoint(tmp_path / name)[0].name == name  # named by the user
@@ -136,7 +135,7 @@ def test_the_best_checkpoint_is_the_last_candidate(tmp_path):
     newest = tmp_path / 'checkpoint-00000004.safetensors'
     newest.touch()
     assert newest_checkpoint(tmp_path, lambda line: None) == (tmp_path / BEST, {'run': {'num_steps': 8}})
-    with pytest.raises(ValueError, match=f'{BEST} is of an earlier run: resume from it'):
+    with pytest.raises(ValueError, match=f'{BEST} would be lost: resume from it'):
         CheckpointCallback(tmp_path).train_begin(Run(1, quiet=True))
     checkpoint.save(newest, [np.ones(1)], run={'num_steps': 4})
     assert newest_checkpoint(tmp_path)[0] == newest
@@ -164,7 +163,7 @@ def test_a_forked_process_does_not_keep_the_lock(tmp_path, monkeypatch):
     with ExitStack() as copies:
         with ExitStack() as stack, monkeypatch.context() as patch:
             close = os.close
-            patch.setattr(os, 'close', lambda descriptor: (copies.callback(close, os.dup(descriptor)), close(descriptor)))
+            patch.setattr(os, 'close', lambda file: (copies.callback(close, os.dup(file)), close(file)))
             lock_folder(tmp_path, stack)
             stack.close()
         with ExitStack() as stack:

@@ -70,13 +70,13 @@ def test_a_killed_loop_of_ones_own(tmp_path, count):
             with pytest.raises(ValueError, match='run is in use by another run: wait until it ends, or use another'):
                 own_loop.train(out, resume)
         process.kill()
-    with pytest.raises(ValueError, match='00003.safetensors: checkpoint-00000006.safetensors is newer and would be'):
+    with pytest.raises(ValueError, match='checkpoint-00000006.safetensors would be lost: resume from it, or move it'):
         own_loop.train(out, resume=1)
     assert len(checkpoints(out)) == 2
     with pytest.warns(UserWarning):
         own_loop.train(out, resume=0)
     assert outcome(out) == outcome(whole)
-    count('SIGKILL of a loop of one\'s own: resumed with equal results')
+    count("SIGKILL of a loop of one's own: resumed with equal results")
 
 
 @pytest.mark.slow

@@ -128,7 +128,8 @@ def test_runs_of_loops_of_ones_own(tmp_path, figures, monkeypatch):
         plot.compare_runs(chosen, tmp_path / 'a.png')
     assert [line.get_label() for line in figures[0].axes[0].lines] == [
         f'{name}: 2.0 s per epoch' for name in ('scratch, cpu(0)', 'mine', 'other')]
-    assert [figure.axes[0].get_title() for figure in figures] == ['Accuracy on glyphs', 'Accuracy']
+    assert [figure.axes[0].get_title() for figure in figures] == [
+        'Accuracy on glyphs, other data', 'Accuracy on other data']
 
 
 def test_long_names_of_folders_and_dollar_signs(tmp_path, figures):

@@ -282,7 +282,7 @@ def test_an_earlier_checkpoint_is_used_only_if_no_newer_one_would_be_lost(progra
     program.start('--num-epochs', 2)
     older, newer = checkpoints(program.out)[::-1]
     status, _, err = program('--resume', older)
-    assert (status, err) == (2, f'scratch: {older}: {newer.name} is newer and would be lost; move it elsewhere first\n')
+    assert (status, err) == (2, f'scratch: {newer} would be lost: resume from it, or move it elsewhere first\n')
     newer.rename(program.out.parent / 'elsewhere')
     status, out, _ = program('--resume', older)
     assert status == 0 and 'epoch 2/2' in out

@@ -105,14 +105,14 @@ class CheckpointCallback(Callback):
         self._lock.close()
         if self.problem:
             run.warn(self.problem)
-        if self.keep_best and run.history and run.workers.rank == 0 and not self._is_best(self.folder / BEST, run):
+        if self.keep_best and run.history and run.workers.rank == 0 and not self._has_best(run):
             run.warn(f'{self.folder / BEST} is not of epoch {_best_epoch(run)}, the best one, whose checkpoint could '
                      'not be written or was removed')
 
-    def _is_best(self, path: Path, run: Run) -> bool:
-        """Return True if a file is the checkpoint of the best epoch in the history of a run."""
+    def _has_best(self, run: Run) -> bool:
+        """Return True if `BEST` is the checkpoint of the best epoch in the history of a run."""
         with contextlib.suppress(ValueError, KeyError, TypeError):  # it may be of another loop
-            history = checkpoint.read(path)[0]['metadata']['run']['history']
+            history = checkpoint.read(self.folder / BEST)[0]['metadata']['run']['history']
             return checked_history(history) == run.history[:_best_epoch(run)]
         return False
 

@@ -27,7 +27,7 @@ from ..training.run import Run
 from ..training.schedules import schedule
 from ..training.signals import StopSignals
 from .chapters import CHAPTERS, Chapter
-from .resume import ResumedRun, changes, check_position, record_resume, resumed_settings, run_to_resume
+from .resume import ResumedRun, changes, record_resume, resumed_settings, run_to_resume
 from .settings import ALL, FLAGS, SHARED, arguments_of, defaults, flags_of
 from .setup import find_devices
 
@@ -134,8 +134,6 @@ class Job:
         folder, config, checkpoint, metadata = self.resumed
         self.config['run_id'] = config.get('run_id')
         changed = changes(self.resumed, self.config)
-        if checkpoint:
-            check_position(self.resumed, len(self.data[0]))
         record_resume(self.resumed, self.config, changed)
         line = f'resuming from {checkpoint}' if checkpoint else f'{folder} has no complete checkpoint: starting anew'
         if checkpoint and len(metadata['run']['history']) >= self.settings['num_epochs']:
@@ -209,16 +207,14 @@ def _workers(chapter: str, given: dict, signals: StopSignals) -> contextlib.Abst
 def _given_flags(chapter: Chapter, argv: list | None) -> dict:
     parser = Parser(f'gluon_mgpu.{chapter.name}', usage='%(prog)s [--FLAG VALUE ...]',  # one with all would be too wide
                     description=f'Train {chapter.network} on several devices and print its test accuracy.')
-    either = parser.add_mutually_exclusive_group()
     for setting in flags_of(chapter.name):
-        group = either if setting.name in ('num_gpus', 'devices') else parser
         default = setting.default_text or setting.default_of(chapter.name)
         if setting.kind is bool:
-            action = group.add_argument(setting.flag, action=argparse.BooleanOptionalAction, help=setting.help)
+            action = parser.add_argument(setting.flag, action=argparse.BooleanOptionalAction, help=setting.help)
         else:
             choices = '{' + ','.join(setting.choices) + '}' if setting.choices else None
-            action = group.add_argument(setting.flag, type=setting.from_flag, metavar=choices or setting.metavar,
-                                        help=setting.help + (f' (default: {default})' if default is not None else ''))
+            action = parser.add_argument(setting.flag, type=setting.from_flag, metavar=choices or setting.metavar,
+                                         help=setting.help + (f' (default: {default})' if default is not None else ''))
         action.default = argparse.SUPPRESS
     given, unknown = parser.parse_known_args(argv)
     if unknown:

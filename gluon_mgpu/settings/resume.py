@@ -103,15 +103,6 @@ def changes(resumed: ResumedRun, now: dict) -> dict[str, list]:
     return changed
 
 
-def check_position(resumed: ResumedRun, length: int) -> None:
-    """Raise ValueError unless the state to resume is possible with epochs of `length` batches."""
-    state = resumed.metadata['run']
-    if (state['num_steps'] != len(state['history']) * length + state['num_batches']
-            or state['epoch_length'] not in (0, length)):
-        raise ValueError(f'{resumed.checkpoint} is of epochs with another number of batches than {length}: move it '
-                         'elsewhere')
-
-
 def record_resume(resumed: ResumedRun, now: dict, changed: dict) -> None:
     """Write the ``config.json`` of a resumed run, with a note of what has changed."""
     note = {'from': resumed.checkpoint.name if resumed.checkpoint else None,

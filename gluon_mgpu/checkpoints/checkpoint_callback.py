@@ -160,7 +160,7 @@ def _best_epoch(run: Run) -> int:
 
 def _place(run: Run) -> str:
     """Return how far a run has come, such as ``'in epoch 2 after 17 batches'``."""
-    state, epochs = run.state(), len(run.history)
-    if num_batches := state['num_batches']:
+    epochs = len(run.history)
+    if num_batches := run.state()['num_batches']:
         return f'in epoch {epochs + 1} after {counted(num_batches, "batch")}'
     return f'after epoch {epochs}' if epochs else 'before the first batch'

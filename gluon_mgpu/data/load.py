@@ -52,7 +52,7 @@ def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None 
     images, labels = _first(name('train_size'), train_size, images, labels)
     test_images, test_labels = _first(name('test_size'), test_size, test_images, test_labels)
     held_out = 0 if validation_size is None else integer(name('validation_size'), validation_size, minimum=1)
-    if held_out and held_out >= len(images):
+    if held_out >= len(images):
         raise ValueError(f'{name("validation_size")} {held_out}: must be less than the {len(images)} training images')
     begin = len(images) - held_out
     train_iter = BatchIterator(images[:begin], labels[:begin], batch_size, found, shuffle=True, seed=seed, shard=shard)

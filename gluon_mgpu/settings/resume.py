@@ -32,7 +32,7 @@ def run_to_resume(resume: str, out_dir: str | None, stack: ExitStack) -> Resumed
 
     `resume` is ``'auto'``, the folder of a run, or a checkpoint in it. The folder stays locked until `stack` is closed.
     """
-    path = Path(out_dir or '') if resume == AUTO else Path(resume)
+    path = Path(out_dir or '' if resume == AUTO else resume)
     folder = path if resume == AUTO or path.is_dir() else path.parent
     if resume == AUTO:
         if out_dir is None:

@@ -14,13 +14,15 @@ def copies(net: Any) -> dict[str, list]:
     """
     if not hasattr(net, 'collect_params'):
         return {f'parameter {i}': list(arrays) for i, arrays in enumerate(zip(*_lists_per_device(net)))}
-    check_initialized(net)
-    params = {name: param for name, param in by_name(net).items() if not param._deferred_init}
-    for name, param in params.items():
-        if param._stype != 'default':
-            raise ValueError(f'{name} is a {param._stype} parameter: use dense ones, such as that of '
-                             'gluon.nn.Embedding(..., sparse_grad=True)')
-    return {name: param.list_data() for name, param in params.items()}
+    try:
+        return {name: param.list_data() for name, param in by_name(net).items() if not param._deferred_init}
+    except RuntimeError:  # MXNet's own message has five lines, and names the parameter by a number
+        for name, param in by_name(net).items():
+            if param._stype != 'default':
+                raise ValueError(f'{name} is a {param._stype} parameter: use dense ones, such as that of '
+                                 'gluon.nn.Embedding(..., sparse_grad=True)') from None
+        check_initialized(net)
+        raise
 
 
 def plain(net: Any) -> Any:

@@ -28,8 +28,9 @@ def train(folder, resume=None, stop_at=None) -> None:
     """Train three epochs; the process stops at a step. `resume` is the index of a checkpoint, 0 for the newest."""
     devices, net = d2l.try_all_gpus()[:2], Net()
     net.initialize('ones', ctx=devices)
-    net.frozen.collect_params().setattr('grad_req', 'null')
-    net.summed.collect_params().setattr('grad_req', 'add')
+    for layer, grad_req in ((net.frozen, 'null'), (net.summed, 'add')):
+        for param in layer.collect_params().values():
+            param.grad_req = grad_req
     trainer = gluon.Trainer(net.used.collect_params(), 'sgd', {'learning_rate': 0.1, 'momentum': 0.9})
     checkpointing = d2l.CheckpointCallback(folder, resume=None if resume is None else checkpoints(folder)[resume])
     run = d2l.Run(3, quiet=True, folder=folder, callbacks=checkpointing)

@@ -14,8 +14,7 @@ from ..base.flags import Parser, path, picture
 from ..base.pictures import in_lines, matplotlib_defaults, write_picture
 from ..base.program import reason
 from ..base.text import print_text
-from ..checkpoints.metadata import check_metadata
-from ..training.epoch import NOT_BEGUN
+from ..checkpoints.metadata import check_config
 from ..training.history import read_history
 from ..training.run import Callback, Run
 
@@ -129,17 +128,20 @@ def compare_runs(folders: list, path) -> None:
         size = 1.5 + 4 * (1 - (i + 1) / len(folders))  # later curves are thinner, so that they do not hide equal ones
         axes.plot([e.epoch for e in history], [e.test_acc for e in history], 'o-', linewidth=size, markersize=3 * size,
                   label=label)
-    datasets = ', '.join(sorted({config['dataset'] for config in configs}))
+    datasets = ', '.join(sorted({config.get('dataset', 'other data') for config in configs}))
     axes.set(title=in_lines(f'Accuracy on {datasets}'), xlabel='epoch', ylabel='accuracy (share)', ylim=(0, 1))
     axes.legend(loc='upper center', bbox_to_anchor=(0.5, 0), borderaxespad=4)  # below the axes; labels can be long
     write_picture(fig, path)
 
 
 def _labels(folders: list, configs: tuple) -> list[str]:
-    """Name each run by its chapter, its devices and what differs, and by its folder if these are those of another."""
-    differing = [name for name in NAMED if len({str(config.get(name)) for config in configs}) > 1]
+    """Name each run by its chapter, its devices and what differs, and by its folder if these are those of another.
+
+    A run of a loop of one's own has no configuration, and is named by its folder.
+    """
+    differing = [name for name in NAMED if len({str(config.get(name)) for config in configs if config}) > 1]
     labels = [', '.join([config['chapter'], *config['devices'], *(f'{name} {config.get(name)}' for name in differing)])
-              for config in configs]
+              if config else str(folder) for folder, config in zip(folders, configs)]
     return [f'{label} in {folder}' if labels.count(label) > 1 else label for label, folder in zip(labels, folders)]
 
 
@@ -156,10 +158,12 @@ def figure(size: tuple, **subplots) -> tuple:
 
 
 def _read_run(folder: Path) -> tuple[dict, list]:
-    """Return the configuration and the history of a run."""
+    """Return the configuration of a run, empty for one of a loop of one's own, and its history."""
     try:
-        config, history = json.loads(read_file(folder / 'config.json')), read_history(folder / 'history.csv')
-        check_metadata({'config': config, 'run': {**NOT_BEGUN, 'num_steps': 0, 'history': history}})
+        config, history = {}, read_history(folder / 'history.csv')
+        if (folder / 'config.json').exists():
+            config = json.loads(read_file(folder / 'config.json'))
+            check_config(config)
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f'{folder}: not the folder of a run, its config.json or history.csv cannot be read '
                          f'({reason(error)})') from None

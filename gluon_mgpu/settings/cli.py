@@ -27,7 +27,7 @@ from ..training.run import Run
 from ..training.schedules import schedule
 from ..training.signals import StopSignals
 from .chapters import CHAPTERS, Chapter
-from .resume import ResumedRun, changes, check_position, record_resume, resumed_settings, run_to_resume
+from .resume import ResumedRun, changes, record_resume, resumed_settings, run_to_resume
 from .settings import ALL, SETTINGS, defaults, flags_of
 from .setup import arguments_of_train, find_devices
 
@@ -138,8 +138,6 @@ class Job:
         folder, config, checkpoint, metadata = self.resumed
         self.config['run_id'] = config.get('run_id')
         changed = changes(self.resumed, self.config)
-        if checkpoint:
-            check_position(self.resumed, len(self.data[0]))
         record_resume(self.resumed, self.config, changed)
         line = f'resuming from {checkpoint}' if checkpoint else f'{folder} has no complete checkpoint: starting anew'
         if checkpoint and len(metadata['run']['history']) >= self.settings['num_epochs']:
@@ -153,7 +151,7 @@ class Job:
         settings, workers, num_batches = self.settings, self.workers, len(self.data[0])
         checkpoints = CheckpointCallback(self.folder, settings['checkpoint_every'], self.config,
                                          self.resumed and self.resumed.checkpoint, settings['keep_best'])
-        checkpoints.resume_command = self._resume_command()
+        checkpoints.is_locked, checkpoints.resume_command = True, self._resume_command()
         workers.resume_hint = f'; resume with: {checkpoints.resume_command}'  # printed if a worker is lost
         run = Run(settings['num_epochs'], quiet=settings['quiet'], callbacks=[checkpoints, *self._callbacks()],
                   folder=self.folder if workers.rank == 0 else None, workers=workers,

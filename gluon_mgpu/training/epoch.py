@@ -21,7 +21,6 @@ from .history import EpochResult, checked_history
 
 # Losses are read this often, or after this many batches: each read wakes up Python while the cores are busy
 SECONDS_BETWEEN_READS, MAX_UNREAD = 0.25, 16
-LONG_EVALUATION = 10  # seconds; the time of a longer one is printed
 NOT_BEGUN = {'num_batches': 0, 'epoch_length': 0, 'loss': 0.0, 'rows': 0, 'seconds': 0.0}
 COUNTS = 'num_steps', 'num_batches', 'epoch_length', 'rows'  # in a state
 
@@ -47,7 +46,7 @@ class _CurrentEpoch:
         self._unread: list[list] = []
         self._num_arrays = self._num_losses = 0  # recorded in this process
         self._batches_per_read = 1
-        self._read_at = self._trained_at = time.perf_counter()
+        self._read_at = time.perf_counter()
 
     def begin(self, train_iter: Iterable, num_epochs: int) -> Iterator:
         """Check `train_iter`, set its attribute ``epoch``, if any, start the clock, and return the batches to train on.
@@ -150,14 +149,8 @@ class _CurrentEpoch:
                                images_per_second=self._rows / (time.perf_counter() - self._started))
 
     def begin_evaluation(self) -> None:
-        """Show that the devices have finished training, and start the clock of the evaluation."""
-        self._trained_at = time.perf_counter()
+        """Show that the devices have finished training."""
         self._progress.replace_bar(f'{self._text}: trained in {self.seconds:.1f} s, evaluating')
-
-    def evaluation_time(self, evaluated: str) -> str:
-        """Return the time of a long evaluation as the end of a line, '' for a short one."""
-        seconds = time.perf_counter() - self._trained_at
-        return f', {evaluated} {seconds:.1f} s' if seconds > LONG_EVALUATION else ''
 
     def result(self, test_acc: float, lr: float | None) -> EpochResult:
         """Return the results; ValueError for an invalid `test_acc`, unread batches and an epoch without losses."""

@@ -14,14 +14,14 @@ def copies(net: Any) -> dict[str, list]:
     if not hasattr(net, 'collect_params'):
         return {f'parameter {i}': list(arrays) for i, arrays in enumerate(zip(*_lists_per_device(net)))}
     try:
-        unknown = of_unknown_shape(net)
-        return {name: param.list_data() for name, param in by_name(net).items() if name not in unknown}
+        return {name: param.list_data() for name, param in by_name(net).items() if not param._deferred_init}
     except RuntimeError:  # MXNet's own message has five lines, and names the parameter by a number
         for name, param in by_name(net).items():
             if param._stype != 'default':
                 raise ValueError(f'{name} is a {param._stype} parameter: use dense ones, such as that of '
                                  'gluon.nn.Embedding(..., sparse_grad=True)') from None
-        raise ValueError('the network has no parameters yet: call net.initialize(ctx=devices)') from None
+        check_initialized(net)
+        raise
 
 
 def plain(net: Any) -> Any:
@@ -70,8 +70,12 @@ def create_deferred(net: Any, shapes: dict[str, tuple]) -> None:
 
 
 def with_grad_req(net: Any, grad_req: str) -> dict[str, Any]:
-    """Return a Gluon network's parameters by name that have this ``grad_req``; ``'null'``: without gradients."""
-    return {name: param for name, param in _registered(net).items() if param.grad_req == grad_req}
+    """Return a Gluon network's parameters by name that have this ``grad_req``; ``'null'``: without gradients.
+
+    Those of unknown shape have no arrays, and are left out, as in `copies`.
+    """
+    return {name: param for name, param in _registered(net).items()
+            if param.grad_req == grad_req and not param._deferred_init}
 
 
 def unchanged_names(net: Any) -> set[str]:

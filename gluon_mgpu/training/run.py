@@ -208,7 +208,7 @@ class Run:
 
         Raises ValueError if `test_acc` is no such number, the batches were not read to the end, or there are no losses.
         """
-        result, time = self._epoch.result(test_acc, self.lr), self._epoch.evaluation_time(self.evaluated)
+        result = self._epoch.result(test_acc, self.lr)
         self.history.append(result)
         if len(self.history) == 1:
             self._first_loss = self._epoch.first_loss
@@ -218,7 +218,7 @@ class Run:
         self._progress.close()
         loss = f'{result.loss:.3f}' if result.loss < 1e6 else f'{result.loss:.3g}'
         self.print(f'epoch {result.epoch}/{self.num_epochs}: loss {loss}, {self.evaluated} acc {result.test_acc:.3f}, '
-                   f'{result.seconds:.1f} s, {result.images_per_second:,.0f} images/s{time}')
+                   f'{result.seconds:.1f} s, {result.images_per_second:,.0f} images/s')
         self._call('epoch_end')
         return result
 

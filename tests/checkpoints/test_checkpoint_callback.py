@@ -36,7 +36,7 @@ def test_an_earlier_checkpoint_can_be_resumed_if_the_last_one_cannot_be_written(
 def test_a_new_run_in_the_folder_of_another(tmp_path):
     train(tmp_path)
     newest = checkpoints(tmp_path)[0]
-    with pytest.raises(ValueError, match=f'^{re.escape(str(newest))} is of an earlier run: resume from it, or choose'):
+    with pytest.raises(ValueError, match=f'^{re.escape(str(newest))} would be lost: resume from it, or move it'):
         train(tmp_path)
     assert checkpoints(tmp_path)[0] == newest
 
@@ -138,13 +138,13 @@ def test_the_best_epoch_is_written_before_its_checkpoint(every, tmp_path, monkey
     assert accuracies_of(tmp_path / BEST) == [0.5, 0.7] and capsys.readouterr().err == ''
 
 
-def test_a_best_epoch_that_cannot_be_written(tmp_path, capsys):
+def test_a_best_epoch_that_cannot_be_written(tmp_path, monkeypatch, capsys):
     """The checkpoints are written all the same, and the run says at its end what is missing."""
-    (tmp_path / BEST).mkdir()
+    full_disk_at(monkeypatch, *[BEST] * 2)
     train(tmp_path, accuracies=[0.5, 0.7, 0.6], keep_best=True)
     assert [path.name for path in checkpoints(tmp_path)] == [f'checkpoint-{n:08}.safetensors' for n in (9, 6)]
     *_, problem, missing = capsys.readouterr().err.splitlines()
-    assert problem == (f'cannot write a checkpoint to {tmp_path} (not a regular file); the newest one is '
+    assert problem == (f'cannot write a checkpoint to {tmp_path} (No space left on device); the newest one is '
                        'checkpoint-00000006.safetensors; the run continues')
     assert missing == (f'{tmp_path / BEST} is not of epoch 2, the best one, whose checkpoint could not be written or '
                        'was removed')
@@ -173,8 +173,7 @@ def test_parameters_of_a_trainer_that_the_run_does_not_know(parts, message, froz
     assert capsys.readouterr().err == (warning if message and not frozen else '')
 
 
-def test_a_best_checkpoint_of_another_loop(tmp_path, monkeypatch, capsys):
+def test_a_best_checkpoint_of_another_loop(tmp_path):
     checkpoint.save(tmp_path / BEST, [np.ones(1)])
-    full_disk_at(monkeypatch, BEST)
-    train(tmp_path, accuracies=[0.5], keep_best=True)
-    assert f'{tmp_path / BEST} is not of epoch 1, the best one' in capsys.readouterr().err
+    with pytest.raises(ValueError, match=f'{BEST} would be lost'):
+        train(tmp_path, keep_best=True)

@@ -1,12 +1,15 @@
 """A run that is killed at any moment resumes with the same command and gives the same results."""
+import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import own_loop
 import pytest
 from runs import outcome, run
 
@@ -19,8 +22,25 @@ SLOW_DISK = ('import os, sys, time; fsync = os.fsync; os.fsync = lambda file: (t
              'from gluon_mgpu import scratch; sys.exit(scratch.main(sys.argv[1:]))')
 
 
-def test_a_killed_run_resumes_with_equal_results(scratch_command, tmp_path, count):
-    flags = [*scratch_command[3:], '--num-epochs', '2', '--checkpoint-every', '3', '--out-dir']
+def copy_newest(folder):
+    """As a backup that claims to be of a later step; each resume would begin there again."""
+    newest, *_ = checkpoints(folder)
+    shutil.copy(newest, folder / 'checkpoint-00000099.safetensors')
+
+
+def keep_only_best(folder):
+    newest, *older = checkpoints(folder)
+    newest.write_bytes(b'damaged')
+    for path in older:
+        path.unlink()
+
+
+@pytest.mark.parametrize('meanwhile, words', [
+    (lambda folder: None, 'resuming from {}/checkpoint-00000012'),
+    (copy_newest, '{}/checkpoint-00000099.safetensors: renamed, its content is of step 12; skipped'),
+    (keep_only_best, 'resuming from {}/best.safetensors')], ids=['nothing', 'a copy', 'only the best'])
+def test_a_killed_run_resumes_with_equal_results(meanwhile, words, scratch_command, tmp_path, count, capsys):
+    flags = [*scratch_command[3:], '--num-epochs', '2', '--checkpoint-every', '3', '--keep-best', '--out-dir']
     assert scratch.main([*flags, str(tmp_path / 'whole')]) == 0
     code = ('import os, sys\n'
             'from gluon_mgpu import scratch\n'
@@ -28,9 +48,34 @@ def test_a_killed_run_resumes_with_equal_results(scratch_command, tmp_path, coun
             'scratch.train_batch = lambda *args: batch(*args) if next(steps) < 12 else os.kill(os.getpid(), 9)\n'
             'scratch.main(sys.argv[1:])')
     assert run([sys.executable, '-c', code, *flags, tmp_path / 'run']).returncode == -signal.SIGKILL
+    meanwhile(tmp_path / 'run')
     assert scratch.main([*flags, str(tmp_path / 'run'), '--resume', 'auto']) == 0
+    assert words.format(tmp_path / 'run') in ''.join(capsys.readouterr())
+    (tmp_path / 'run/checkpoint-00000099.safetensors').unlink(missing_ok=True)
     assert outcome(tmp_path / 'run') == outcome(tmp_path / 'whole')
     count('SIGKILL after 12 steps: resumed with equal results')
+
+
+@pytest.mark.filterwarnings('ignore:frozen.weight has no values yet')
+def test_a_killed_loop_of_ones_own(tmp_path, count):
+    """While it lives, another process cannot use its folder; then it resumes from its newest checkpoint only."""
+    out, whole = tmp_path / 'run', tmp_path / 'whole'
+    for folder in (out, whole):
+        folder.mkdir()
+    own_loop.train(whole)
+    with subprocess.Popen([sys.executable, own_loop.__file__, out, str(2 * own_loop.NUM_BATCHES + 1)],
+                          stderr=subprocess.DEVNULL) as process:
+        assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
+        for resume in (0, None):
+            with pytest.raises(ValueError, match='run is in use by another run: wait until it ends, or use another'):
+                own_loop.train(out, resume)
+        process.kill()
+    with pytest.raises(ValueError, match='checkpoint-00000006.safetensors would be lost: resume from it, or move it'):
+        own_loop.train(out, resume=1)
+    assert len(checkpoints(out)) == 2
+    own_loop.train(out, resume=0)
+    assert outcome(out) == outcome(whole)
+    count("SIGKILL of a loop of one's own: resumed with equal results")
 
 
 @pytest.mark.slow

@@ -24,8 +24,8 @@ def test_the_second_run_ends(scratch_command, uninterrupted, tmp_path, count):
         second = run([*command, '--resume', 'auto'])
         first.send_signal(signal.SIGCONT)
         assert second.returncode == 2, second.stderr
-        assert second.stderr == (f'scratch: {out} is in use by another run: wait until it ends, or give another '
-                                 '--out-dir\n')
+        assert second.stderr == (f'scratch: {out} is in use by another run: wait until it ends, or use another '
+                                 'folder\n')
         assert first.wait(120) == 0, first.stderr.read()
     assert outcome(out) == uninterrupted
     count('a second run in the folder: rejected')

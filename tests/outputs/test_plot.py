@@ -118,6 +118,20 @@ def test_runs_are_named_by_what_differs(tmp_path, figures, monkeypatch):
         f'scratch, cpu(0), lr {name}: 2.0 s per epoch' for name in ('0.1', '0.2 in b', '0.2 in c')]
 
 
+def test_runs_of_loops_of_ones_own(tmp_path, figures, monkeypatch):
+    """Their folders have no config.json."""
+    monkeypatch.chdir(tmp_path)
+    runs = [run_folder(Path(name), ['cpu(0)'], [0.5]) for name in ('theirs', 'mine', 'other')]
+    for folder in runs[1:]:
+        Path(folder, 'config.json').unlink()
+    for chosen in (runs, runs[1:]):
+        plot.compare_runs(chosen, tmp_path / 'a.png')
+    assert [line.get_label() for line in figures[0].axes[0].lines] == [
+        f'{name}: 2.0 s per epoch' for name in ('scratch, cpu(0)', 'mine', 'other')]
+    assert [figure.axes[0].get_title() for figure in figures] == [
+        'Accuracy on glyphs, other data', 'Accuracy on other data']
+
+
 def test_long_names_of_folders_and_dollar_signs(tmp_path, figures):
     """Nothing is cut off or covered, and a dollar sign does not begin a formula."""
     runs = [run_folder(tmp_path / f'{name}-costs-$5-{"and-more-" * 12}', ['cpu(0)'] * 9, [0.5]) for name in 'abcdefgh']

@@ -58,7 +58,7 @@ def test_an_accuracy_on_validation_rows(tmp_path, capsys, clock):
         run.end_epoch(0.25)
     run.print_summary(['cpu(0)'])
     assert capsys.readouterr().out.splitlines() == [
-        'epoch 1/1: loss 1.000, validation acc 0.250, 0.5 s, 2 images/s, validation 20.0 s',
+        'epoch 1/1: loss 1.000, validation acc 0.250, 0.5 s, 2 images/s',
         'validation acc: 0.25, 0.5 sec/epoch on [cpu(0)]']
     assert history(tmp_path) == [{'epoch': '1', 'seconds': '0.500', 'loss': '1.000000', 'validation_acc': '0.2500',
                                   'images_per_second': '2.0', 'lr': ''}]

@@ -11,7 +11,7 @@ from ..base.nested import leaves, refill
 from ..base.text import counted
 from ..data.shards import shard_rows
 from ..devices.lists import check_devices, check_omp_threads
-from ..mxnet_setup.compat import Context, empty_with_view, mx, of_semantics
+from ..mxnet_setup.compat import Context, empty_with_view, mx
 from ..mxnet_setup.runtime import omp_threads
 
 CSR, ROW_SPARSE = mx.nd.sparse.CSRNDArray, mx.nd.sparse.RowSparseNDArray
@@ -48,10 +48,11 @@ def split_and_load(data: Any, ctx_list: Sequence[Context], batch_axis: int = 0, 
     if k > 1 and omp_threads() > 1:
         check_omp_threads(devices)
     try:
-        return _shards(data, batch_axis, _rows(n, k), devices[:k])
+        shards = [_array_shards(array, batch_axis % array.ndim, _rows(n, k), devices) for array in leaves(data)]
     except (mx.MXNetError, TypeError):
         check_devices(devices)  # says which one is missing or no device
         raise
+    return [refill(data, iter(on_device)) for on_device in zip(*shards)]  # None stays in it
 
 
 def split_batch(X: Any, y: Any, devices: Sequence[Context]) -> tuple[list[Any], list[Any]]:
@@ -101,21 +102,18 @@ def _rows(n: int, k: int) -> list[slice]:
     return [shard_rows(n, i, k) for i in range(k)]
 
 
-def _shards(data: Any, batch_axis: int, rows_on: list, devices: list) -> list:
-    """Return on each device its part of an array, or of arrays in nested lists and tuples, in which None stays."""
-    shards = [_array_shards(array, batch_axis % array.ndim, rows_on, devices) for array in leaves(data)]
-    return [refill(data, iter(on_device)) for on_device in zip(*shards)]
-
-
 def _array_shards(data: Any, axis: int, rows_on: list, devices: list) -> list:
+    """Return the part of an array on each of the first devices."""
     if isinstance(data, CSR):
         if not axis:
             return [data[rows].as_in_context(device) for rows, device in zip(rows_on, devices)]
         data = data.tostype('default')  # because MXNet slices only the rows of CSR arrays
+    is_np = mx.util.is_np_array()
     if isinstance(data, numpy.ndarray):
-        array, view = empty_with_view(data.shape, data.dtype if mx.util.is_np_array() else 'float32')
+        array, view = empty_with_view(data.shape, data.dtype if is_np else 'float32')
         view[:] = data
     else:
         array = data.as_np_ndarray()
     indices = [(slice(None),) * axis + (rows,) for rows in rows_on] if axis else rows_on
-    return [of_semantics(array[index].as_in_ctx(device)) for index, device in zip(indices, devices)]
+    shards = [array[index].as_in_ctx(device) for index, device in zip(indices, devices)]
+    return shards if is_np else [shard.as_nd_ndarray() for shard in shards]

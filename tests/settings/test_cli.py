@@ -89,6 +89,7 @@ def test_quiet_and_no_plot(tmp_path, capsys, on_devices):
     (['--num-epochs', 'none'], "--num-epochs 'none': must be an integer of at least 1"),
     (['--batch-size', '9' * 400], f'--batch-size {"9" * 400}: must be an integer from 1 to 2147483647'),
     (['--devices', ''], "--devices '': must not be empty; give a value or leave the flag out"),
+    (['--devices', 'cpu:0', '--num-gpus', '1'], 'not allowed with'),
     (['--data-dir', 'none-such'], '--data-dir none-such: must be an existing folder'),
     (['--data-dir', __file__], f'--data-dir {__file__}: must be an existing folder'),
 ])
@@ -104,7 +105,6 @@ def test_flags_out_of_range(flags, message, capsys):
 
 @pytest.mark.parametrize(('flags', 'message'), [
     (['--devices', 'tpu:0'], "'tpu:0' names no device"),
-    (['--devices', 'cpu:0', '--num-gpus', '1'], 'not allowed with'),
     (['--devices', 'cpu:0,cpu:0'], '[cpu(0), cpu(0)] lists cpu(0) twice: list each device once'),
     (['--devices', 'gpu:99'], 'gpu(99) does not exist'),
     (['--dataset', 'glyphs', '--train-size', '60001'],

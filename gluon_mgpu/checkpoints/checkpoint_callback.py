@@ -9,7 +9,7 @@ from ..base.program import Stopped, reason
 from ..base.text import counted
 from ..training.callback import Callback, epochs_since_best
 from ..training.history import checked_history
-from ..training.parameters import by_name
+from ..training.parameters import not_in_trainer
 from ..training.run import Run
 from . import checkpoint
 from .checkpoint import CheckpointError
@@ -65,7 +65,7 @@ class CheckpointCallback(Callback):
     def train_begin(self, run: Run) -> None:
         """Lock the folder, and load the checkpoint; ValueError if the folder is of another run."""
         run.workers.on_rank_0(self._prepare_folder)  # other machines may not have it
-        if others := _of_no_trainer(run):
+        if others := not_in_trainer(run.net, run.trainer):
             run.warn(f"run.epochs got no Trainer of {others[0]}: checkpoints will not have the optimizer's state of "
                      f"{counted(len(others), 'parameter')}; use one Trainer for all, or grad_req 'null' for those that "
                      'stay')
@@ -155,13 +155,6 @@ class CheckpointCallback(Callback):
         for path in older[NUM_KEPT:]:
             with contextlib.suppress(OSError):  # the next checkpoint tries again
                 path.unlink()
-
-
-def _of_no_trainer(run: Run) -> list[str]:
-    """Return the names of a Gluon network's parameters with gradients that the Trainer of the run does not have."""
-    params = by_name(run.net) if hasattr(run.net, 'collect_params') else {}
-    trained = getattr(run.trainer, '_params', [])
-    return [name for name, param in params.items() if param.grad_req != 'null' and param not in trained]
 
 
 def _best_epoch(run: Run) -> int:

@@ -78,6 +78,12 @@ def with_grad_req(net: Any, grad_req: str) -> dict[str, Any]:
             if param.grad_req == grad_req and not param._deferred_init}
 
 
+def not_in_trainer(net: Any, trainer: Any) -> list[str]:
+    """Return the names of a Gluon network's parameters with gradients that a Trainer, or None, does not have."""
+    trained = getattr(trainer, '_params', [])
+    return [name for name, param in _registered(net).items() if param.grad_req != 'null' and param not in trained]
+
+
 def unchanged_names(net: Any) -> set[str]:
     """Return the names of the parameters that training does not change: constants, and those of frozen layers."""
     if not hasattr(net, 'collect_params'):

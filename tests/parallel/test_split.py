@@ -253,8 +253,8 @@ def test_nested_lists_and_tuples_of_arrays(rows, device_list):
 
 def test_none_stays_in_each_shard(devices):
     """As the missing input of a network, such as the lengths of BERT's sequences."""
-    shards, _ = split_batch((np.arange(4), None), np.arange(4), devices[:2])
-    assert [(X.tolist(), *others) for X, *others in shards] == [([0, 1], None), ([2, 3], None)]
+    shards, _ = split_batch((np.arange(4), None, [None]), np.arange(4), devices[:2])
+    assert [(X.tolist(), *others) for X, *others in shards] == [([0, 1], None, [None]), ([2, 3], None, [None])]
 
 
 def test_several_inputs_as_in_the_book(devices):

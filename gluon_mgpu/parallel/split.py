@@ -69,17 +69,23 @@ def split_batch(X: Any, y: Any, devices: Sequence[Context]) -> tuple[list[Any], 
 def num_rows(*batch: Any, batch_axis: int = 0) -> int:
     """Return the number of rows that all arrays of a batch, X or X and y, have; ValueError if they differ."""
     sizes = set()
-    for data in leaves(batch):  # without None, as a missing input of a network
-        if isinstance(data, ROW_SPARSE):
+    for data in batch:
+        if data is None:  # as a missing input of a network
+            continue
+        if isinstance(data, (list, tuple)):
+            if leaves(data):
+                sizes.add(num_rows(*data, batch_axis=batch_axis))
+        elif isinstance(data, ROW_SPARSE):
             raise ValueError('cannot split a RowSparseNDArray, whose rows MXNet cannot slice: pass '
                              "array.tostype('default')")
-        if not isinstance(data, (numpy.ndarray, mx.nd.NDArray)) or not data.ndim:
+        elif not isinstance(data, (numpy.ndarray, mx.nd.NDArray)) or not data.ndim:
             raise ValueError(f'cannot split a {type(data).__name__}: pass an array (n, ...) of mxnet.np or NumPy, or '
                              'lists and tuples of such arrays')
-        if not -data.ndim <= batch_axis < data.ndim:
+        elif not -data.ndim <= batch_axis < data.ndim:
             raise ValueError(f'batch_axis {batch_axis}: an array of the shape {data.shape} has no such axis; name one '
                              'that all arrays have')
-        sizes.add(data.shape[batch_axis])
+        else:
+            sizes.add(data.shape[batch_axis])
     if len(sizes) != 1:
         raise ValueError(f'arrays of {", ".join(map(str, sorted(sizes))) or "no"} rows: those of a batch must have '
                          'the same number')

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..base.arguments import integer
 from ..base.machine import num_cores
+from ..base.program import ProblemError
 from ..base.text import described
 from ..mxnet_setup.runtime import import_mxnet, omp_threads
 from .gpus import check_gpus, num_mxnet_gpus, usable_gpus, why_no_gpus
@@ -121,6 +122,7 @@ def check_omp_threads(devices: Sequence[Context]) -> list[Context]:
     if omp_threads() > 1:
         num_cpus = len({d.device_id for d in devices if d.device_type == 'cpu'})
         if import_mxnet().__version__.startswith('1.') and num_cpus > 1:
-            raise ValueError(f'{omp_threads()} threads of OpenMP with {num_cpus} CPU contexts hang in OpenBLAS: '
-                             'export OMP_NUM_THREADS=1, or import gluon_mgpu before what loads OpenMP, such as PyTorch')
+            raise ProblemError(
+                f'{omp_threads()} threads of OpenMP with {num_cpus} CPU contexts hang in OpenBLAS',
+                'export OMP_NUM_THREADS=1, or import gluon_mgpu before what loads OpenMP, such as PyTorch')
     return list(devices)

@@ -14,6 +14,7 @@ import sysconfig
 from pathlib import Path
 
 from ..base.flags import Parser
+from ..base.program import ProblemError
 from ..base.text import print_text
 from .installation import ARM_LIBRARIES, SYSTEM_LIBRARIES, missing_on_arm64, obstacle, package_folder
 
@@ -25,7 +26,7 @@ def repair() -> str:
     if system != ('Linux', 'aarch64'):
         return f'MXNet for {" on ".join(system)} needs no repair'
     if problem := obstacle() or missing_on_arm64():
-        raise ValueError(problem)
+        raise ProblemError(*problem)
     folder = package_folder('mxnet')
     assert folder  # `obstacle` has looked for it
     library = Path(folder, 'libmxnet.so').resolve()

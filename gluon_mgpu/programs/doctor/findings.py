@@ -1,5 +1,4 @@
 """Problems found in the facts, each with its remedy, the worst first."""
-import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -24,15 +23,6 @@ def diagnose(facts: dict[str, Any]) -> list[Finding]:
     return sorted(found, key=lambda finding: finding.level != 'fault')  # stable
 
 
-def from_line(line: str) -> Finding:
-    """Return the fault for an error message: the problem and, after the first colon outside brackets, the remedy."""
-    for colon in re.finditer(': ', line):
-        what, remedy = line[:colon.start()], line[colon.end():]
-        if what.count('(') == what.count(')'):
-            return Finding('fault', what, remedy)
-    return Finding('fault', line, '')
-
-
 def _unset(facts: dict) -> str:
     """Return the command that removes the settings of MXNet that the user has made, or ''."""
     yours = [name for name in facts['engine']['you'] if name.startswith('MXNET_')]
@@ -46,9 +36,9 @@ def _self_test(facts: dict) -> Iterator[Finding]:
     elif test['during']:
         yield _crash(facts)
     for stage in STAGES:
-        error = test.get(stage, {}).get('error', '')
-        if error and not (missing and 'ModuleNotFoundError' in error):
-            yield from_line(error)
+        result = test.get(stage, {})
+        if 'error' in result and not (missing and 'ModuleNotFoundError' in result['error']):
+            yield Finding('fault', result['error'], result['remedy'])
 
 
 def _crash(facts: dict) -> Finding:

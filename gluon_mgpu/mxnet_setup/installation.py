@@ -24,14 +24,11 @@ REVIVED = 'the revived MXNet 2 (https://github.com/smolix/mxnet)'
 # Code for 8.6 runs on 8.9 and code for 12.0 on 12.1, but not on a later major version.
 BUILDS = {'mxnet-cu112': ((5, 0), (8, 9)), REVIVED: ((8, 0), (12, 1))}
 
-# Libraries of Arm in MXNet's wheel for ARM64, which PyPI does not have; `arm64` replaces them by those of the system
+# Libraries of Arm in MXNet's wheel for ARM64, which PyPI does not have, and those of the system that replace them
 ARM_LIBRARIES = ('libarmpl_lp64_mp.so', 'libamath.so', 'libastring.so')
 SYSTEM_LIBRARIES = ('libopenblas.so.0', 'liblapacke.so.3')
 
 WHEELS = {'cpu': 'mxnet==1.9.1', 'cu112': 'mxnet-cu112==1.9.1'}
-# Packages needed for training besides NumPy and MXNet: module -> name for pip
-PACKAGES = {'matplotlib': 'matplotlib', 'tqdm': 'tqdm', 'requests': 'requests', 'safetensors': 'safetensors',
-            'PIL': 'pillow'}
 GET_HOROVOD = 'run make horovod in a clone of this package'
 MORE_MEMORY = 'the memory is not enough; close other programs, or raise the limit that ulimit -v shows'
 
@@ -115,7 +112,7 @@ def explain(error: Exception) -> tuple[str, ...]:
 def _missing(library: str) -> tuple[str, ...]:
     if library in ARM_LIBRARIES:
         return (f'MXNet for ARM64 needs {library}, which PyPI does not have',
-                'replace it, once, with python -m gluon_mgpu.mxnet_setup.arm64')
+                'run python tools/repair_arm64.py in a clone of this package')
     if library in SYSTEM_LIBRARIES and platform.machine() == 'aarch64':
         return missing_on_arm64()
     cuda = [os.path.basename(path) for path in NVIDIA_LIBRARIES]

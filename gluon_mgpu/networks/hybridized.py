@@ -17,7 +17,7 @@ MAX_OPERATORS = 16  # of a function or network
 class RecentOperators(OrderedDict):
     """Operators by mode and shapes: only those that were set most recently, because each keeps memory."""
 
-    def __setitem__(self, key: tuple, operator: Callable) -> None:
+    def __setitem__(self, key: tuple, operator: Any) -> None:
         super().__setitem__(key, operator)
         self.move_to_end(key)
         if len(self) > MAX_OPERATORS:

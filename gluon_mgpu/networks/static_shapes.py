@@ -56,7 +56,7 @@ class StaticSequential(gluon.nn.HybridSequential):
             npx.waitall()
             self._mode = mode
         key = *mode, *[(array.shape, array.dtype) for array in leaves(args)]
-        self._cached_op = self._operators.get(key)
+        self._cached_op: Any = self._operators.get(key)
         result = super()._call_cached_op(*args)  # builds an operator if there is none
         self._operators[key] = self._cached_op
         return result

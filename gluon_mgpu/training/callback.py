@@ -61,5 +61,5 @@ class Patience(Callback):
 
 def epochs_since_best(history: list[EpochResult]) -> int:
     """Return the number of epochs after the first one with the highest accuracy."""
-    accuracies = [epoch.test_acc for epoch in history]
+    accuracies = [epoch.accuracy for epoch in history]
     return len(accuracies) - 1 - accuracies.index(max(accuracies))

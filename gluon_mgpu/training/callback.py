@@ -37,7 +37,7 @@ class Callback:
         """Called after evaluation. `run.history` includes the epoch, and `run.complete` is up to date."""
 
     def train_end(self, run: Any) -> None:
-        """Called once, when the run ends, also after an error or a signal; see `Run.close`."""
+        """Called once, when the run ends, also after an error or a signal."""
 
 
 def callback_list(callbacks: Any) -> list[Callback]:

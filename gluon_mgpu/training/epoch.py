@@ -80,7 +80,7 @@ class _CurrentEpoch:
         return batches
 
     def record_losses(self, ls: list) -> None:
-        """See `Run.record_losses`."""
+        """Keep the losses of a batch, and now and then read those of the batches before."""
         ls = list(ls) if isinstance(ls, Iterable) else [ls]
         for l in ls:
             if not hasattr(l, 'wait_to_read') or l.ndim != 1:
@@ -105,7 +105,7 @@ class _CurrentEpoch:
                              'record one for each row, because the mean of a shard depends on the number of devices')
 
     def synchronize(self) -> None:
-        """See `Run.synchronize`."""
+        """Wait for the devices, stop the clock and read all losses."""
         if self.training:
             with self._workers.time_limit('the sums of the gradients'):
                 npx.waitall()

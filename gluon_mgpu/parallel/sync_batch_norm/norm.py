@@ -36,13 +36,13 @@ class Norm:
         self.layer, self._workers = layer, workers
 
     def run(self, arrays_on: list[dict[str, Any]], trained: set[str]) -> Backward:
-        """Store the arguments in each device's dict of arrays; return the backward pass, as `Piece.run` does."""
+        """Store the arguments in each device's dict of arrays; return the backward pass."""
         # For autograd, the arguments are constants: `_backward` adds what depends on them through mean and variance
         layer = self.layer
         names = layer.X, layer.gamma, layer.beta
         with autograd.pause(train_mode=True):
-            statistics = self._global_statistics([[arrays[name] for name in names] for arrays in arrays_on])
-            _, mean, variance = _split(statistics)
+            statistics = _split(self._global_statistics([[arrays[name] for name in names] for arrays in arrays_on]))
+            _, mean, variance = statistics
             for arrays in arrays_on:
                 gamma = arrays[layer.gamma]
                 arrays.update(zip(layer.arguments, [np.ones_like(gamma) if layer.fix_gamma else gamma,
@@ -54,10 +54,10 @@ class Norm:
         trained.update(layer.arguments[:2])
         return partial(self._backward, arrays_on, statistics, needed)
 
-    def _backward(self, arrays_on: list, statistics: Any, needed: set[str], gradients_on: list[dict]) -> None:
+    def _backward(self, arrays_on: list, statistics: list, needed: set[str], gradients_on: list[dict]) -> None:
         """Replace the gradients of scale and shift by those of X, gamma and beta, as far as `needed`."""
         layer = self.layer
-        count, mean, variance = _split(statistics)
+        count, mean, variance = statistics
         self._update_statistics(count, mean, variance)  # here, as gluon.nn.BatchNorm does on MXNet 1.9
         sums_on = [[gradients.pop(name) for name in layer.arguments[:2]] for gradients in gradients_on]
         means = self._global_sums(sums_on, mean) / count  # of dy x^ and of dy

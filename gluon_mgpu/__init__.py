@@ -32,13 +32,15 @@ _NAMES_OF = {  # module: its public names; a deep path to anything else may chan
     'training.callback': ('Callback',),
     'ch13': ('train_batch_ch13', 'train_ch13'),
     'training.epoch': ('DivergenceError',),
+    'training.parameters': ('parameters_by_name',),
     'training.evaluate': ('accuracy', 'evaluate_accuracy_gpu', 'evaluate_accuracy_gpus'),
     'training.run': ('Run',),
     'training.schedules': ('schedule',),
     'training.timer': ('Accumulator', 'Timer'),
     'checkpoints.checkpoint_callback': ('CheckpointCallback',),
     'outputs.plot': ('Animator',),
-    'outputs.timeline.record': ('check_profiler',),
+    'outputs.timeline.draw': ('draw_timeline',),
+    'outputs.timeline.record': ('check_profiler', 'record_timeline'),
     'scratch': ('sgd',),
     'programs.check': ('check_data_parallel',),
     'programs.onnx.writing': ('to_onnx',),
@@ -46,8 +48,6 @@ _NAMES_OF = {  # module: its public names; a deep path to anything else may chan
 PLACES = {name: (module, name) for module, names in _NAMES_OF.items() for name in names}
 PLACES.update({  # public name: (module, its name there)
     'save_checkpoint': ('checkpoints.checkpoint', 'save'), 'load_checkpoint': ('checkpoints.checkpoint', 'load'),
-    'parameters_by_name': ('training.parameters', 'by_name'),
-    'record_timeline': ('outputs.timeline.record', 'record'), 'draw_timeline': ('outputs.timeline.draw', 'draw'),
 })
 
 __all__ = sorted(PLACES)

@@ -106,9 +106,9 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, num_epoch
         for X, y in run.batches(train_iter):  # as in scratch.py
             trainer.set_learning_rate(run.lr)  # the book's {'learning_rate': lr}; here, a schedule may change it
             run.record_losses(train_batch(X, y, net, loss, trainer, devices, batch_size))
-        test_acc = evaluate_accuracy_gpus(net, test_iter, devices=devices, workers=run.workers)
-        animator.add(epoch, (test_acc,))
-        run.end_epoch(test_acc)
+        accuracy = evaluate_accuracy_gpus(net, test_iter, devices=devices, workers=run.workers)
+        animator.add(epoch, (accuracy,))
+        run.end_epoch(accuracy)
     run.print_summary(devices)
     return run
 

@@ -211,10 +211,10 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, num_epoch
             # Perform multi-device training for a single minibatch
             run.record_losses(train_batch(X, y, device_params, devices, run.lr, batch_size, allreduce))
         # Evaluate the model on all devices; the book does so on the first, and asks for this in an exercise
-        test_acc = evaluate_accuracy_gpus(lambda X: lenet(X, params_on[X.ctx]), test_iter, devices=devices,
+        accuracy = evaluate_accuracy_gpus(lambda X: lenet(X, params_on[X.ctx]), test_iter, devices=devices,
                                           workers=run.workers)
-        animator.add(epoch, (test_acc,))
-        run.end_epoch(test_acc)
+        animator.add(epoch, (accuracy,))
+        run.end_epoch(accuracy)
     run.print_summary(devices)
     return run
 

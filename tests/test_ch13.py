@@ -10,7 +10,7 @@ import gluon_mgpu as d2l
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np
 from gluon_mgpu.outputs.plot import Animator
 from gluon_mgpu.programs.onnx.graph import semantics_of
-from gluon_mgpu.training.parameters import by_name
+from gluon_mgpu.training.parameters import parameters_by_name
 
 nn = gluon.nn
 loss = gluon.loss.SoftmaxCrossEntropyLoss()
@@ -58,7 +58,7 @@ def with_updates_on_each_device(devices):
 
 def by_gluon(net, data, divisor=None):
     """Train on one device; yield the sum of the losses and the number of correct rows of each batch."""
-    params = [param for name, param in by_name(net).items() if 'unused' not in name]
+    params = [param for name, param in parameters_by_name(net).items() if 'unused' not in name]
     trainer = gluon.Trainer(params, 'sgd', SGD)
     for X, y in data:
         with autograd.record():
@@ -70,9 +70,9 @@ def by_gluon(net, data, divisor=None):
 
 
 def check_equal(net, expected):
-    for name, param in by_name(net).items():
+    for name, param in parameters_by_name(net).items():
         for array in param.list_data():
-            numpy.testing.assert_allclose(array.asnumpy(), by_name(expected)[name].list_data()[0].asnumpy(),
+            numpy.testing.assert_allclose(array.asnumpy(), parameters_by_name(expected)[name].list_data()[0].asnumpy(),
                                           rtol=1e-9, atol=1e-12, err_msg=name)  # float64
 
 

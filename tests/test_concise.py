@@ -166,7 +166,7 @@ def test_train_learns_and_ends_with_the_books_line(devices, rng, capsys):
     run, net = Run(num_epochs=6), small_net()
     concise.train(len(devices), 16, 0.5, devices=devices, data=(batches, batches), run=run, net=net)
     assert run.history[-1].loss < run.history[0].loss / 2
-    assert run.history[-1].test_acc == 1
+    assert run.history[-1].accuracy == 1
     line = capsys.readouterr().out.splitlines()[-1]
     assert line == f'test acc: 1.00, {sum(e.seconds for e in run.history) / 6:.1f} sec/epoch on {devices}'
     assert net[1].weight.list_ctx() == devices  # the caller's network is the one that was trained

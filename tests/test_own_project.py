@@ -16,7 +16,7 @@ from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np, 
 from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.programs.onnx.graph import semantics_of
-from gluon_mgpu.training.parameters import by_name
+from gluon_mgpu.training.parameters import parameters_by_name
 
 pytestmark = pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no networks of mx.nd')
 
@@ -45,7 +45,7 @@ def data(rows: int) -> tuple:
 def parameters(net) -> dict:
     """Return the parameters on each device."""
     npx.waitall()
-    return {name: [array.asnumpy() for array in param.list_data()] for name, param in by_name(net).items()}
+    return {name: [array.asnumpy() for array in param.list_data()] for name, param in parameters_by_name(net).items()}
 
 
 def train(code: str, devices: list) -> dict:
@@ -227,7 +227,7 @@ def test_weights_from_pytorch(semantics, devices, tmp_path, monkeypatch):
     for net in nets:
         net.add(gluon.nn.Conv2D(3, 2, in_channels=1), gluon.nn.BatchNorm(in_channels=3), gluon.nn.Dense(2, in_units=12))
         net.initialize(ctx=devices)
-    arrays = {name: param.data(devices[0]) + 0.01 for name, param in by_name(nets[0]).items()}
+    arrays = {name: param.data(devices[0]) + 0.01 for name, param in parameters_by_name(nets[0]).items()}
     names = {name.replace('gamma', 'weight').replace('beta', 'bias'): Tensor(array) for name, array in arrays.items()}
     torch_net = type('Net', (), {'state_dict': lambda self: names})()
     exec(blocks()['in PyTorch'], {'net': torch_net, 'numpy': numpy})

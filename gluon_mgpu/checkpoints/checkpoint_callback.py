@@ -8,6 +8,7 @@ from ..base.arguments import integer
 from ..base.program import Stopped, reason
 from ..base.text import counted
 from ..training.callback import Callback, epochs_since_best
+from ..training.epoch import place_of
 from ..training.history import checked_history
 from ..training.parameters import not_in_trainer
 from ..training.run import Run
@@ -126,12 +127,12 @@ class CheckpointCallback(Callback):
         # Workers above rank 0 know no checkpoint; their line is not printed
         can_resume = self.resume_command and (self.last or not run.num_steps)
         advice = f'resume with: {self.resume_command}' if can_resume else ''
-        return Stopped(signum, '; '.join(filter(None, (f'stopped {_place(run)}', self.problem, advice))))
+        return Stopped(signum, '; '.join(filter(None, (f'stopped {place_of(run.state())}', self.problem, advice))))
 
     def _save(self, run: Run, is_best: bool = False) -> None:
         """Wait for the devices, and write a checkpoint; a failure is reported later."""
         run.synchronize()
-        run.check_finite(_place(run))
+        run.check_finite(place_of(run.state()))
         snapshot = checkpoint.snapshot(run.net, run.trainer, run.workers)
         if run.workers.rank != 0:
             return
@@ -159,11 +160,3 @@ class CheckpointCallback(Callback):
 
 def _best_epoch(run: Run) -> int:
     return len(run.history) - epochs_since_best(run.history)
-
-
-def _place(run: Run) -> str:
-    """Return how far a run has come, such as ``'in epoch 2 after 17 batches'``."""
-    epochs = len(run.history)
-    if num_batches := run.state()['num_batches']:
-        return f'in epoch {epochs + 1} after {counted(num_batches, "batch")}'
-    return f'after epoch {epochs}' if epochs else 'before the first batch'

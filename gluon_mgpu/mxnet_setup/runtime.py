@@ -113,7 +113,7 @@ class MXNetFinder:
         if import_had_failed():  # a second import may succeed, with half of the modules
             raise MXNetImportError(IMPORT_FAILED)
         if problem := installation.obstacle():
-            raise MXNetImportError(problem)
+            raise MXNetImportError(*problem)
         spec: Any = PathFinder.find_spec(name, path)
         execute = spec.loader.exec_module
 
@@ -124,7 +124,7 @@ class MXNetFinder:
                     execute(module)
                     complete(module)
             except Exception as error:
-                raise MXNetImportError(installation.explain(error)) from error
+                raise MXNetImportError(*installation.explain(error)) from error
 
         spec.loader.exec_module = execute_and_complete
         return spec

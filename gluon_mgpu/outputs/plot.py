@@ -106,8 +106,8 @@ def accuracy_curve(history: list, path, title: str, evaluated: str = 'test') -> 
     """Draw accuracy and training loss over the epochs, a list of at least one `EpochResult`; write the picture."""
     epochs = [e.epoch for e in history]
     fig, (axes, loss_axes) = figure((6.4, 4.8), nrows=2, sharex=True, gridspec_kw={'height_ratios': (3, 2)})
-    axes.plot(epochs, [e.test_acc for e in history], 'o-', color='tab:blue')
-    last = history[-1].test_acc
+    axes.plot(epochs, [e.accuracy for e in history], 'o-', color='tab:blue')
+    last = history[-1].accuracy
     axes.annotate(f'{last:.3f}', (epochs[-1], last), xytext=(0, -14 if last > 0.2 else 8), textcoords='offset points',
                   ha='center', color='tab:blue')
     axes.set(title=in_lines(title), ylabel=f'{evaluated} accuracy (share)', ylim=(0, 1), xlim=(0.5, epochs[-1] + 0.5))
@@ -126,7 +126,7 @@ def compare_runs(folders: list, path) -> None:
     fig, (axes,) = figure((6.4, 3.6 + 0.2 * len('\n'.join(labels).splitlines())))
     for i, (label, history) in enumerate(zip(labels, histories, strict=True)):
         size = 1.5 + 4 * (1 - (i + 1) / len(folders))  # later curves are thinner, so that they do not hide equal ones
-        axes.plot([e.epoch for e in history], [e.test_acc for e in history], 'o-', linewidth=size, markersize=3 * size,
+        axes.plot([e.epoch for e in history], [e.accuracy for e in history], 'o-', linewidth=size, markersize=3 * size,
                   label=label)
     datasets = ', '.join(sorted({config.get('dataset', 'other data') for config in configs}))
     axes.set(title=in_lines(f'Accuracy on {datasets}'), xlabel='epoch', ylabel='accuracy (share)', ylim=(0, 1))

@@ -28,12 +28,12 @@ from ..training.schedules import schedule
 from ..training.signals import StopSignals
 from .chapters import CHAPTERS, Chapter
 from .resume import ResumedRun, changes, record_resume, resumed_settings, run_to_resume
-from .settings import ALL, SETTINGS, defaults, flags_of
+from .settings import ALL, defaults, flags_of
 from .setup import arguments_of_train, find_devices
 
 
 def run(name: str, module: Any, argv: list | None = None) -> int:
-    """Run ``module.train`` of the chapter of this name as a program; return the exit status, see `run_program`."""
+    """Run ``module.train`` of the chapter of this name as a program; return the exit status."""
     def program() -> None:
         given = _given_flags(CHAPTERS[name], argv)
         signals = StopSignals()
@@ -221,9 +221,4 @@ def _given_flags(chapter: Chapter, argv: list | None) -> dict:
             action = group.add_argument(setting.flag, type=setting.from_flag, metavar=choices or setting.metavar,
                                         help=setting.help + (f' (default: {default})' if default is not None else ''))
         action.default = argparse.SUPPRESS
-    given, unknown = parser.parse_known_args(argv)
-    if unknown:
-        flag = unknown[0].partition('=')[0]
-        chapters = [', '.join(setting.chapters) for setting in SETTINGS if setting.flag == flag]
-        parser.error(f'{flag}: only for {chapters[0]}' if chapters else f'unrecognized arguments: {" ".join(unknown)}')
-    return vars(given)
+    return vars(parser.parse_args(argv))

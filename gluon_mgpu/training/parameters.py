@@ -14,9 +14,9 @@ def copies(net: Any) -> dict[str, list]:
     if not hasattr(net, 'collect_params'):
         return {f'parameter {i}': list(arrays) for i, arrays in enumerate(zip(*_lists_per_device(net)))}
     try:
-        return {name: param.list_data() for name, param in by_name(net).items() if not param._deferred_init}
+        return {name: param.list_data() for name, param in parameters_by_name(net).items() if not param._deferred_init}
     except RuntimeError:  # MXNet's own message has five lines, and names the parameter by a number
-        for name, param in by_name(net).items():
+        for name, param in parameters_by_name(net).items():
             if param._stype != 'default':
                 raise ValueError(f'{name} is a {param._stype} parameter: use dense ones, such as that of '
                                  'gluon.nn.Embedding(..., sparse_grad=True)') from None
@@ -29,7 +29,7 @@ def plain(net: Any) -> Any:
     return net if isinstance(net, gluon.Block) else getattr(net, 'block', net)
 
 
-def by_name(net: Any) -> dict[str, Any]:
+def parameters_by_name(net: Any) -> dict[str, Any]:
     """Return the parameters of a network by their path in it, such as ``'2.weight'``.
 
     The names that MXNet 1.9 gives to parameters depend on the networks that the process created before.
@@ -121,7 +121,7 @@ def first_unequal(net: Any) -> str:
 
 def _registered(net: Any) -> dict[str, Any]:
     """Return the parameters of a Gluon network by name; none for lists of arrays."""
-    return by_name(net) if hasattr(net, 'collect_params') else {}
+    return parameters_by_name(net) if hasattr(net, 'collect_params') else {}
 
 
 def _lists_per_device(net: Any) -> list:
@@ -140,7 +140,7 @@ def _parameters_in(value: Any) -> list:
     if isinstance(value, gluon.Parameter):
         return [value]
     if isinstance(value, gluon.Block):
-        return list(by_name(value).values())
+        return list(parameters_by_name(value).values())
     if isinstance(value, dict):
         value = list(value.values())
     return [param for item in value for param in _parameters_in(item)] if isinstance(value, (list, tuple, set)) else []

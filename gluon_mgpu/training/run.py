@@ -133,7 +133,7 @@ class Run:
                 epoch = self._epoch.number
                 yield epoch
                 if len(self.history) != epoch:
-                    raise ValueError(f'epoch {epoch} was not ended: call end_epoch(test_acc) after its batches')
+                    raise ValueError(f'epoch {epoch} was not ended: call end_epoch(accuracy) after its batches')
             first, last = min(self._first_loss, self.history[0].loss), self.history[-1].loss
             if last > GROWTH * max(first, 1):  # a small loss may fluctuate
                 self.warn(f'the loss has grown from {first:.3g} to {last:.3g}: use a smaller learning rate')
@@ -203,12 +203,12 @@ class Run:
         """Wait for the devices and read the losses of all queued batches; does nothing between epochs."""
         self._epoch.synchronize()
 
-    def end_epoch(self, test_acc: float) -> EpochResult:
+    def end_epoch(self, accuracy: float) -> EpochResult:
         """Record the current epoch with its accuracy, 0 to 1, equal on all workers; decide if the run is complete.
 
-        Raises ValueError if `test_acc` is no such number, the batches were not read to the end, or there are no losses.
+        Raises ValueError if `accuracy` is no such number, the batches were not read to the end, or there are no losses.
         """
-        result = self._epoch.result(test_acc, self.lr)
+        result = self._epoch.result(accuracy, self.lr)
         self.history.append(result)
         if len(self.history) == 1:
             self._first_loss = self._epoch.first_loss
@@ -217,7 +217,7 @@ class Run:
         self._write_history()
         self._progress.close()
         loss = f'{result.loss:.3f}' if result.loss < 1e6 else f'{result.loss:.3g}'
-        self.print(f'epoch {result.epoch}/{self.num_epochs}: loss {loss}, {self.evaluated} acc {result.test_acc:.3f}, '
+        self.print(f'epoch {result.epoch}/{self.num_epochs}: loss {loss}, {self.evaluated} acc {result.accuracy:.3f}, '
                    f'{result.seconds:.1f} s, {result.images_per_second:,.0f} images/s')
         self._call('epoch_end')
         return result

@@ -16,7 +16,7 @@ from gluon_mgpu.base.files import LARGEST, open_file
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.checkpoints.checkpoint import CheckpointError
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, np
-from gluon_mgpu.training.parameters import by_name, copies
+from gluon_mgpu.training.parameters import copies, parameters_by_name
 
 
 @pytest.mark.parametrize('options', [{}, {'update_on_kvstore': False}], ids=['kvstore', 'each device'])
@@ -69,7 +69,7 @@ def test_values_that_differ_between_devices_are_kept_per_device(devices, tmp_pat
     checkpoint.save(tmp_path / 'a', loop.net)
     _, arrays = checkpoint.read(tmp_path / 'a')
     assert {name: len(copies) for name, copies in arrays.items()} == {
-        f'parameters/{name}': len(devices) if 'running' in name else 1 for name in by_name(loop.net)}
+        f'parameters/{name}': len(devices) if 'running' in name else 1 for name in parameters_by_name(loop.net)}
     for k in range(len(devices)):
         assert arrays['parameters/1.running_mean'][k].tolist() == loop.values()['1.running_mean'][k]
 

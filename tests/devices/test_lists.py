@@ -176,4 +176,4 @@ def test_openmp_loaded_first_by_another_library(first, works):
     assert works == (threads == 1)
     assert works == (done.returncode == 0), done.stderr
     if not works:
-        assert f'ValueError: {threads} threads of OpenMP with 2 CPU contexts hang' in done.stderr
+        assert f'Error: {threads} threads of OpenMP with 2 CPU contexts hang' in done.stderr

@@ -98,6 +98,17 @@ def test_networks_in_float32_stay():
         assert in_float32(net) is net
 
 
+def test_only_a_resnet18_is_copied_in_float32():
+    net = resnet18(10, 'bfloat16')
+    net.add(gluon.nn.Dense(10))
+    net.initialize()
+    net.infer_shape(np.ones((1, 1, 28, 28)))
+    for param in net.collect_params().values():
+        param._finish_deferred_init()
+    with pytest.raises(ValueError, match='zip'):
+        in_float32(net)
+
+
 class Twice(Residual):
     """Subclass that doubles the parent's result."""
 

@@ -18,7 +18,8 @@ from gluon_mgpu.mxnet_setup.compat import (
     np,
     npx,
 )
-from gluon_mgpu.networks.static_shapes import MAX_OPERATORS, StaticSequential
+from gluon_mgpu.networks.hybridized import MAX_OPERATORS
+from gluon_mgpu.networks.static_shapes import StaticSequential
 from gluon_mgpu.parallel.step import params_with_gradients
 
 nn = gluon.nn

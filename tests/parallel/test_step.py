@@ -9,7 +9,7 @@ from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gl
 from gluon_mgpu.parallel import step
 from gluon_mgpu.parallel.split import split_and_load, split_batch
 from gluon_mgpu.programs.onnx.graph import semantics_of
-from gluon_mgpu.training.parameters import by_name, copies, unchanged_names
+from gluon_mgpu.training.parameters import copies, parameters_by_name, unchanged_names
 
 
 def test_a_batch_without_rows(device_list):
@@ -47,8 +47,8 @@ def test_batch_norm_with_a_trainer_of_gluon(device_list):
         for _ in range(3):  # from the second step on, the key-value store updates
             concise.train_batch(np.array([[0, 1], [2, 4]] * 2), np.array([0, 1] * 2), net, loss, trainer, devices)
         npx.waitall()
-        found += [numpy.concatenate([param.data(device).asnumpy().ravel() for param in by_name(net).values()])
-                  for device in devices]
+        params = parameters_by_name(net).values()
+        found += [numpy.concatenate([param.data(device).asnumpy().ravel() for param in params]) for device in devices]
     one, first, second = found
     assert (first == second).all()
     numpy.testing.assert_allclose(first, one, rtol=1e-5)  # float32
@@ -108,7 +108,7 @@ def train_two_inputs(devices, batch, all_rows, array):
         assert sum(l.size for l in ls) == rows and {type(l) for l in ls} == {type(array([1]))}
         trainer.step(rows)
     npx.waitall()
-    return [[param.data(device).asnumpy() for param in by_name(net).values()] for device in devices]
+    return [[param.data(device).asnumpy() for param in parameters_by_name(net).values()] for device in devices]
 
 
 @pytest.mark.parametrize('all_rows', [(7, 1, 5), (1, 1, 1)], ids=['', 'batch norm'])

@@ -56,7 +56,7 @@ def train(chapter, devices, data, folder, every=1, resume=None, num_epochs=EPOCH
     run = Run(num_epochs, quiet=True, callbacks=[checkpointing])
     chapter.train(len(devices), BATCH, lr, devices=devices, data=data(), run=run, **options)
     _, arrays = checkpoint.read(checkpoints(folder)[0])
-    return [(e.epoch, e.loss, e.test_acc, e.lr) for e in run.history], bits(arrays)
+    return [(e.epoch, e.loss, e.accuracy, e.lr) for e in run.history], bits(arrays)
 
 
 def bits(arrays):
@@ -111,7 +111,7 @@ def test_an_own_loop_resumes(update_on_kvstore, optimizer, k, device_list, data,
             for X, y in run.batches(train_iter):
                 run.record_losses(concise.train_batch(X, y, net, cross_entropy, trainer, devices))
             run.end_epoch(evaluate_accuracy_gpus(net, test_iter, devices=devices))
-        return [(e.epoch, e.loss, e.test_acc) for e in run.history], bits(checkpoint.read(checkpoints(folder)[0])[1])
+        return [(e.epoch, e.loss, e.accuracy) for e in run.history], bits(checkpoint.read(checkpoints(folder)[0])[1])
 
     whole = trained(tmp_path / 'whole')
     for step in (3, 5, 9):  # 5: after all batches of an epoch, before its evaluation
@@ -339,7 +339,7 @@ def test_the_best_epoch_is_kept(every, devices, data, tmp_path, monkeypatch):
     """Also if it is resumed after the best epoch, and if the newest checkpoints are within epochs."""
     accuracies = iter([0.5, 0.7, 0.7, 0.6, 0.8])
     end_epoch = Run.end_epoch
-    monkeypatch.setattr(Run, 'end_epoch', lambda run, test_acc: end_epoch(run, next(accuracies)))
+    monkeypatch.setattr(Run, 'end_epoch', lambda run, accuracy: end_epoch(run, next(accuracies)))
     kept = []
     for num_epochs, resume in ((3, None), (4, 'newest'), (5, 'newest')):
         callbacks = [CheckpointCallback(tmp_path, every, keep_best=True,

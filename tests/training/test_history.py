@@ -16,14 +16,14 @@ def test_history_by_hand(tmp_path, capsys, clock):
         clock[0] += 0.25
         run.record_losses([np.array(shard) for shard in shards])
     clock[0] += 10  # evaluation
-    epoch = run.end_epoch(test_acc=0.25)
+    epoch = run.end_epoch(accuracy=0.25)
     # (1 + 2 + 3 + 6) / 4 rows; 4 rows in half a second
     assert epoch == (1, 0.5, 3.0, 0.25, 8.0, 0.25)
     assert next(epochs) == 2
     for _ in run.batches([None]):
         clock[0] += 0.25
         run.record_losses([np.array([1.0])])
-    run.end_epoch(test_acc=0.75)
+    run.end_epoch(accuracy=0.75)
     assert next(epochs, 'no more') == 'no more'
     assert [e.epoch for e in run.history] == [1, 2]
     assert run.history[1].loss == 1  # the sums of the first epoch are not in it

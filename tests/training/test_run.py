@@ -59,7 +59,7 @@ def test_numbers_of_numpy_and_mxnet_can_be_stored(one):
         feed(run, [[[1.0]]])
         run.end_epoch(one)
     assert json.loads(json.dumps(run.state()))['history'] == [list(run.history[0])]
-    assert (run.history[0].test_acc, run.history[0].lr) == (1, 1)
+    assert (run.history[0].accuracy, run.history[0].lr) == (1, 1)
 
 
 @pytest.mark.parametrize('losses, line', [

@@ -11,7 +11,7 @@ import numpy
 from ...mxnet_setup.compat import children, fill, gluon, mx, running_statistics
 from ...networks.graph_operators import build, operators_of
 from ...networks.static_shapes import StaticSequential
-from ...training.parameters import by_name, plain
+from ...training.parameters import parameters_by_name, plain
 
 ATOMS = {str, bytes, int, float, bool, type(None), type, ModuleType, numpy.ndarray}
 CONTAINERS = list, tuple, deque, dict
@@ -56,7 +56,7 @@ def _parts(value: Any, is_attribute: bool) -> Iterable[tuple[Any, Any]]:
         return [('', array) for array in value._data or ()]
     if isinstance(value, gluon.Block):
         own = {name: part for name, part in vars(value).items() if name not in BLOCK_ATTRIBUTES}
-        return {**by_name(value), **children(value), **own}.items()
+        return {**parameters_by_name(value), **children(value), **own}.items()
     return [] if is_attribute else getattr(value, '__dict__', {}).items()
 
 

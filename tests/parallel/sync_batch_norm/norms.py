@@ -7,7 +7,7 @@ from gluon_mgpu.mxnet_setup.compat import gluon, init, np, npx
 from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 from gluon_mgpu.parallel.sync_batch_norm.train_batch import train_batch_synchronized
-from gluon_mgpu.training.parameters import by_name
+from gluon_mgpu.training.parameters import parameters_by_name
 
 nn = gluon.nn
 SIZES = (64, 1, 5, 2, 32, 3, 7, 4, 33, 16)  # rows of ten batches; with 1 to 3 rows, devices may get none
@@ -32,7 +32,7 @@ def train(make, devices, synchronized, sizes=SIZES, side=12):
     for device in devices:
         net(np.zeros((1, 1, side, side), ctx=device))
     net.cast('float64')
-    for name, param in by_name(net).items():
+    for name, param in parameters_by_name(net).items():
         if 'running' not in name:  # also the gamma that a batch norm without scale ignores
             param.set_data(np.array(rng.normal(scale=0.2, size=param.shape), dtype='float64'))
     trainer = on_each_device(trainable(net), 'sgd', {'learning_rate': 0.1})
@@ -46,7 +46,7 @@ def train(make, devices, synchronized, sizes=SIZES, side=12):
 
 
 def values(net, device):
-    return {name: param.data(device).asnumpy() for name, param in by_name(net).items()}
+    return {name: param.data(device).asnumpy() for name, param in parameters_by_name(net).items()}
 
 
 def check_that_k_devices_equal_one(make, device_list, *ks, **options):
@@ -62,7 +62,7 @@ def check_that_k_devices_equal_one(make, device_list, *ks, **options):
         replicas = [values(net, device) for device in device_list(k)]
         for name, expected in one.items():
             assert numpy.isfinite(expected).all()
-            if name.endswith('gamma') and by_name(net)[name].grad_req == 'null':
+            if name.endswith('gamma') and parameters_by_name(net)[name].grad_req == 'null':
                 continue  # plain Gluon sets it to 1, and it has no effect
             assert abs(replicas[0][name] - expected).max() < 1e-10, name
             for replica in replicas[1:]:
@@ -74,4 +74,5 @@ def norm_of(net, devices):
     net(np.zeros((1, 3, 4, 4), ctx=devices[0]))
     X = numpy.random.default_rng(0).normal(2, 1, (5, 3, 4, 4))
     X_shards = split_and_load(np.array(X, dtype='float32'), devices)
-    return SyncBatchNorm(net), X_shards, next(param for name, param in by_name(net).items() if 'running_mean' in name)
+    running_mean, = [param for name, param in parameters_by_name(net).items() if 'running_mean' in name]
+    return SyncBatchNorm(net), X_shards, running_mean

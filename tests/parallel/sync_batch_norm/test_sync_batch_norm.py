@@ -20,7 +20,7 @@ from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 from gluon_mgpu.parallel.sync_batch_norm.train_batch import train_batch_synchronized
 from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.programs.onnx.graph import semantics_of
-from gluon_mgpu.training.parameters import by_name, with_grad_req
+from gluon_mgpu.training.parameters import parameters_by_name, with_grad_req
 from gluon_mgpu.training.run import Run
 
 nn = gluon.nn
@@ -218,8 +218,8 @@ def test_workers_equal_one_device(device_list, devices_of_each):
     one = SyncBatchNorm(nets[-1])
     for X in batches:
         step(one, [X.as_in_ctx(device)])
-    for name, expected in by_name(nets[-1]).items():
-        params = [by_name(net)[name] for net in nets[:-1]]
+    for name, expected in parameters_by_name(nets[-1]).items():
+        params = [parameters_by_name(net)[name] for net in nets[:-1]]
         found = [array.asnumpy() for param in params for array in param.list_data()]
         assert (expected.data().asnumpy() == pytest.approx(found[0], rel=1e-12))
         assert all((array == found[0]).all() for array in found)
@@ -375,7 +375,7 @@ def test_losses_that_use_parameters_directly(device_list):
                                                             for param in trainable(net)) for y_hat in y_hats]
             (fast.backward if kind is SyncBatchNorm else autograd.backward)(ls)
         gradients.append({name: sum(gradient.asnumpy() for gradient in param.list_grad())
-                          for name, param in by_name(net).items() if param.grad_req != 'null'})
+                          for name, param in parameters_by_name(net).items() if param.grad_req != 'null'})
     expected, *others = gradients
     for found in others:
         for name, gradient in expected.items():  # float64, as in `check_that_k_devices_equal_one`

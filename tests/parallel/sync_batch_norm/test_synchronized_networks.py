@@ -13,7 +13,7 @@ from gluon_mgpu.parallel.split import split_and_load, split_batch
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 from gluon_mgpu.parallel.sync_batch_norm.train_batch import train_batch_synchronized
 from gluon_mgpu.programs.onnx.graph import semantics_of
-from gluon_mgpu.training.parameters import by_name
+from gluon_mgpu.training.parameters import parameters_by_name
 from gluon_mgpu.training.run import Run
 
 nn = gluon.nn
@@ -153,7 +153,7 @@ def make(network, shapes, devices, array=np.array, frozen=()):
         for device in devices:
             net(*[array(numpy.zeros((1, *shape)), dtype='float32', ctx=device) for shape in shapes])
     net.cast('float64')
-    for name, param in by_name(net).items():
+    for name, param in parameters_by_name(net).items():
         if param in trainable(net):
             param.set_data(array(rng.normal(scale=0.5, size=param.shape), dtype='float64', ctx=devices[0]))
             param.grad_req = 'null' if name in frozen or param.grad_req == 'null' else 'write'
@@ -179,7 +179,8 @@ def steps(network, shapes, wrap, devices, array=np.array, losses_of=slice(None),
         assert all(type(y_hat) is type(X) for y_hat, X in zip(leaves(y_hats), leaves(shards)))
         found += [numpy.concatenate([y.asnumpy() for y in on]) for on in zip(*map(leaves, y_hats))]
         found += [numpy.concatenate([X.grad.asnumpy() for X in on]) for on in shards if input_gradient]
-        found += [param.list_data()[-1].asnumpy() for name, param in by_name(net).items() if 'running' in name]
+        found += [param.list_data()[-1].asnumpy() for name, param in parameters_by_name(net).items()
+                  if 'running' in name]
         for param in trained:
             found.append(sum(grad.asnumpy() for grad in param.list_grad()[:len(y_hats)]))
             new = param.list_data()[0].asnumpy() - 0.001 * found[-1]

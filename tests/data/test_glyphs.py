@@ -126,6 +126,14 @@ def test_the_seed_determines_the_images():
     assert (a != c).mean() > 0.5
 
 
+def test_the_users_matplotlib_style_has_no_effect():
+    import matplotlib
+    plain = glyphs.draw_letters(TEST_FONTS[:1])
+    odd = {'figure.facecolor': 'red', 'path.sketch': (9, 9, 9), 'patch.antialiased': False}
+    with matplotlib.rc_context(odd):
+        numpy.testing.assert_array_equal(glyphs.draw_letters(TEST_FONTS[:1]), plain)
+
+
 def test_generated_once_and_then_read(tmp_path, small, monkeypatch):
     first = glyphs.load(tmp_path / 'new' / 'cache')
     assert [len(images) for images, _ in first] == [200, 50]

@@ -185,8 +185,9 @@ class Run:
         self._call('epoch_trained')               # 5. outside the time of training
         self.check_finite(f'after epoch {epoch.number}')
         if names := [name for name in self.workers.allgather(first_unequal(self.net)) if name]:
-            raise InputError(f'{names[0]} differs between the devices after epoch {epoch.number}: give each device the '
-                             "sum of all gradients, in place, as the book's allreduce does, and update all alike")
+            raise InputError(f'{names[0]} differs between the devices after epoch {epoch.number}: start equal, give '
+                             "each device the sum of all gradients, in place, as the book's allreduce does, and update "
+                             'all alike')
         self._compare_workers()
         self._stop_after_signal()                 # 6. `allgather` has exchanged the signals
         epoch.begin_evaluation()

@@ -31,3 +31,4 @@ def test_the_step_fails_on_one_worker(job, make, name, words):
              PYTHONPATH=path, GLUON_MGPU_EXCHANGE_TIMEOUT='5') as run:
         assert run.end(timeout=60) != 0, run.text
     assert words in run.text, run.text
+    assert name != 'train_or_fail' or "check: the step fails on worker 1 after KeyError: 'before" in run.text, run.text

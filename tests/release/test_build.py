@@ -11,7 +11,7 @@ from pathlib import Path
 
 import idx_files
 import pytest
-from test_examples import complaints
+from complaints import complaints
 
 import gluon_mgpu
 

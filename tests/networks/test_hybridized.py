@@ -175,7 +175,11 @@ def takes_last(X):
     return X[-1]
 
 
-@pytest.mark.parametrize('function', [unknown, asks, takes_rows, takes_last])
+def does_not_fit(X):
+    return np.dot(X, X)
+
+
+@pytest.mark.parametrize('function', [unknown, asks, takes_rows, takes_last, does_not_fit])
 def test_a_function_that_cannot_be_traced_is_an_error(function, devices):
     if function is takes_last and MXNET_MAJOR >= 2:
         pytest.skip('symbols of MXNet 2 can do that')

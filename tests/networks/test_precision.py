@@ -3,7 +3,6 @@ import numpy
 import pytest
 from bfloat16 import needs_bfloat16
 
-from gluon_mgpu import concise
 from gluon_mgpu.mxnet_setup import instructions
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, mx, np, npx
 from gluon_mgpu.networks import precision
@@ -104,10 +103,3 @@ def test_convolutions_without_bias():
 def test_a_convolution_of_unknown_dtype():
     with pytest.raises(ValueError, match="dtype 'fp16': must be one of float32, bfloat16, float16"):
         precision.conv2d(2, kernel_size=1, dtype='fp16')
-
-
-def test_the_program_checks_the_dtype_before_it_trains(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(instructions, 'processor_flags', lambda: [])
-    flags = '--devices', 'cpu:0', '--dtype', 'bfloat16', '--dataset', 'glyphs', '--out-dir', str(tmp_path / 'run')
-    assert concise.main([*flags]) == 2 and not (tmp_path / 'run').exists()
-    assert capsys.readouterr().err.startswith('concise: --dtype bfloat16: this CPU has no avx512_bf16')

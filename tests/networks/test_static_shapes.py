@@ -197,6 +197,7 @@ def test_changes_after_which_gluon_traces_again(devices):
     for flags in ({'active': False}, {'static_alloc': True}, STATIC):
         net.hybridize(**flags)
         numpy.testing.assert_allclose(net(X).asnumpy(), before, rtol=1e-12)
+        assert len(net._operators) == (flags is STATIC)  # otherwise, Gluon's own
     net.cast('float32')
     net.hybridize(**STATIC)
     assert net(X.astype('float32')).dtype == numpy.float32
@@ -244,11 +245,15 @@ def test_part_of_another_network(devices):
 def test_the_operators_that_read_the_input(devices):
     """It is a copy, because MXNet would prepare them again for each new array; all of them use that."""
     net = make_net(devices)
+    X = batch(numpy.random.default_rng(0), devices[0])[0]
     net.hybridize(**STATIC)
-    net(batch(numpy.random.default_rng(0), devices[0])[0])
+    net(X)
     nodes = graph_to_json(net._cached_graph[1])['nodes']
     [number] = [i for i, node in enumerate(nodes) if node['name'].startswith('data') and node['op'] == 'null']
     assert [node['op'] for node in nodes if number in [source[0] for source in node['inputs']]] == ['_npx_reshape']
+    net.hybridize()
+    net(X)
+    assert '_npx_reshape' not in [node['op'] for node in graph_to_json(net._cached_graph[1])['nodes']]
 
 
 MEMORY = """

@@ -6,6 +6,7 @@ import numpy
 import oracle
 import pytest
 from batches import BATCHES, Batches, check_replicas, largest_difference, of_labels
+from refused import refused
 from slow import slow
 from trainers import on_each_device, trainable
 
@@ -219,9 +220,7 @@ def test_an_invalid_network_keeps_its_weights(devices, make, more, message):
     net(np.zeros((1, 1, 28, 28), ctx=devices[0]))
     before = {name: p.data(devices[0]).asnumpy() for name, p in net.collect_params().items()}
     arguments = {'batch_size': 4, 'data': (of_labels(0, 9), of_labels(0)), 'devices': devices, **more}
-    with pytest.raises(ValueError, match=message) as error:
-        concise.train(2, lr=0.1, net=net, run=Run(1, quiet=True), **arguments)
-    assert len(str(error.value).splitlines()) == 1
+    assert message in refused(concise.train, 2, lr=0.1, net=net, run=Run(1, quiet=True), **arguments)
     for name, value in before.items():
         assert (net.collect_params()[name].data(devices[0]).asnumpy() == value).all()
 

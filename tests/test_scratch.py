@@ -1,8 +1,11 @@
 """The scratch chapter, compared with NumPy, numbers computed by hand, and one device."""
+import re
+
 import numpy
 import oracle
 import pytest
 from batches import BATCHES, Batches, check_replicas, of_labels
+from refused import refused
 from slow import slow
 
 from gluon_mgpu import concise, scratch
@@ -143,9 +146,7 @@ def test_train_batch_does_not_wait(device_list, rng, no_waiting):
     ({'num_epochs': 0}, 'num_epochs 0: must be an integer of at least 1')])
 def test_train_rejects_invalid_arguments_in_one_line(devices, wrong, message):
     arguments = {'num_gpus': 2, 'batch_size': 4, 'lr': 0.1, 'devices': devices, **wrong}
-    with pytest.raises(ValueError, match=message) as error:
-        scratch.train(**{'data': (None, None), **arguments})
-    assert len(str(error.value).splitlines()) == 1
+    assert re.search(message, refused(scratch.train, **{'data': (None, None), **arguments}))
 
 
 @pytest.mark.parametrize('chapter', [scratch, concise])

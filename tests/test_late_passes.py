@@ -2,7 +2,6 @@
 import onnx
 import pytest
 from bfloat16 import needs_bfloat16
-from networks.test_static_shapes import STATIC
 
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
@@ -15,6 +14,7 @@ from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 
 nn = gluon.nn
 MEAN = 10
+STATIC = {'static_alloc': True, 'static_shape': True}
 
 
 @pytest.fixture(params=[nn.HybridSequential, StaticSequential], ids=['of Gluon', 'ours'])

@@ -3,18 +3,14 @@ from functools import cache, partial
 
 import numpy
 import pytest
-from book_steps import CHAPTERS, WRONG, as_one, plain
+from book_steps import CHAPTERS, WRONG, as_mxnet, as_one, plain
 from slow import slow
 
 import gluon_mgpu as d2l
-from gluon_mgpu.mxnet_setup.compat import gluon, mx, np
+from gluon_mgpu.mxnet_setup.compat import gluon, mx
 from gluon_mgpu.programs.check.contents import find_all
 
 ROWS = [7, 7, 2, 6, 1]  # the language model continues states from the first batch to the second
-
-
-def as_mxnet(data):
-    return tuple(map(as_mxnet, data)) if isinstance(data, tuple) else np.array(data, dtype=data.dtype)
 
 
 def train(chapter, way, devices, seed):

@@ -27,8 +27,8 @@ HYBRIDIZE = {'eager': None, 'hybridize': {}, 'static_alloc': {'static_alloc': Tr
              'static_shape': {'static_alloc': True, 'static_shape': True}}
 
 
-def dense(*units, kind=nn.HybridSequential):
-    net = kind()
+def dense(*units):
+    net = StaticSequential()
     for size, following in itertools.pairwise(units):
         net.add(nn.Dense(following, in_units=size, activation='tanh'))
     return net
@@ -88,14 +88,6 @@ def plain(trainer_of, devices, rng, how) -> Iterator:
     for X, y in batches(rng):
         step(squared(net), [net], trainer, X, y, devices)
         yield values(net)
-
-
-def static_sequential(trainer_of, devices, rng, how) -> Iterator:
-    net = make(dense(4, 5, 3, kind=StaticSequential), devices, how)
-    trainer = trainer_of(trainable(net), 'adam', {'learning_rate': 0.01})
-    for X, y in batches(rng):
-        step(squared(net), [net], trainer, X, y, devices)
-        yield [*values(net), net(np.array(X, dtype='float64', ctx=devices[-1])).asnumpy()]
 
 
 def frozen_and_unfrozen(trainer_of, devices, rng, how) -> Iterator:
@@ -209,7 +201,7 @@ def gradient_of_the_input(trainer_of, devices, rng, how) -> Iterator:
 
 def evaluated_and_saved(trainer_of, devices, rng, how, folder) -> Iterator:
     """Evaluate, save and load between the steps."""
-    net = make(dense(4, 5, 3, kind=StaticSequential), devices, how)
+    net = make(dense(4, 5, 3), devices, how)
     trainer = trainer_of(trainable(net), 'sgd', {'learning_rate': 0.1, 'momentum': 0.9})
     for X, y in batches(rng):
         step(squared(net), [net], trainer, X, y, devices)
@@ -234,7 +226,7 @@ def in_threads(trainer_of, devices, rng, how) -> Iterator:
         yield values(*nets)
 
 
-PROGRAMS = [plain, static_sequential, frozen_and_unfrozen, penalty_in_every_second_step, actor_and_critic, generative,
+PROGRAMS = [plain, frozen_and_unfrozen, penalty_in_every_second_step, actor_and_critic, generative,
             clipped_by_a_list_made_before, accumulated, gradient_of_the_input, evaluated_and_saved, in_threads]
 
 

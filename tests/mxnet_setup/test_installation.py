@@ -137,8 +137,6 @@ def test_another_program_gets_the_exception(site, arguments, tmp_path):
 @pytest.mark.parametrize(('folders', 'builds'), [
     ([[]], []),
     ([['mxnet-1.9.1.dist-info', 'mxnet', 'mxnet_model_server-1.0.dist-info']], ['mxnet']),
-    ([['mxnet-2.0.0+cu13.bw.20260614.dist-info']], ['mxnet']),
-    ([['mxnet_cu112-1.9.1.dist-info']], ['mxnet-cu112']),
     ([['mxnet_cu101mkl-1.6.0.dist-info', 'mxnet-1.9.1.dist-info']], ['mxnet', 'mxnet-cu101mkl']),
     ([[], ['mxnet_cu112-1.9.1.dist-info'], ['mxnet-1.9.1.dist-info']], ['mxnet-cu112']),
 ])

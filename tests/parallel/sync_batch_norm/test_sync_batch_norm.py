@@ -4,10 +4,10 @@ import idx_files
 import numpy
 import oracle
 import pytest
+from batches import Batches
 from bfloat16 import needs_bfloat16
 from norms import check_that_k_devices_equal_one, norm_of, sequential, small_net, train, values
 from slow import slow
-from test_scratch import Batches
 from threads import Threads, without_rows
 from trainers import on_each_device, trainable
 

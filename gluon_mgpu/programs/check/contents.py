@@ -53,7 +53,7 @@ def _parts(value: Any, is_attribute: bool) -> Iterable[tuple[Any, Any]]:
     """Return the names and values in a value."""
     if isinstance(value, CONTAINERS):
         names, values = (value, value.values()) if isinstance(value, dict) else (repeat(''), value)
-        return [] if ATOMS.issuperset(map(type, values)) else zip(names, values)  # such as many words
+        return zip(names, values)
     if isinstance(value, gluon.Parameter):
         return [('', array) for array in value._data or ()]
     if isinstance(value, gluon.Block):
@@ -97,10 +97,11 @@ def cast(array: Any, dtype: str) -> None:
     if numpy.dtype(array.dtype).name not in ('float16', 'float32'):
         return
     copy = array.astype(dtype)
-    if array.grad is not None and array.grad.stype != 'default':
-        copy.attach_grad(stype=array.grad.stype)  # MXNet does not add sparse gradients
-    elif array.grad is not None:
-        copy.attach_grad(_grad_req(array))
+    if array.grad is not None:
+        if array.grad.stype == 'default':
+            copy.attach_grad(_grad_req(array))
+        else:
+            copy.attach_grad(stype=array.grad.stype)  # MXNet does not add sparse gradients
     array.handle, copy.handle = copy.handle, array.handle
 
 

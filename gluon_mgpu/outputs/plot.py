@@ -13,7 +13,7 @@ from ..base.files import read_file
 from ..base.flags import Parser, path, picture
 from ..base.pictures import in_lines, matplotlib_defaults, write_picture
 from ..base.program import reason
-from ..base.text import print_text
+from ..base.text import or_none, print_text
 from ..checkpoints.metadata import check_metadata
 from ..training.epoch import NOT_BEGUN
 from ..training.history import read_history
@@ -130,7 +130,9 @@ def compare_runs(folders: list, path) -> None:
         axes.plot([e.epoch for e in history], [e.test_acc for e in history], 'o-', linewidth=size, markersize=3 * size,
                   label=label)
     datasets = ', '.join(sorted({config['dataset'] for config in configs}))
-    axes.set(title=in_lines(f'Accuracy on {datasets}'), xlabel='epoch', ylabel='accuracy (share)', ylim=(0, 1))
+    evaluated = ' or '.join(sorted({'validation' if config.get('validation_size') else 'test' for config in configs}))
+    axes.set(title=in_lines(f'Accuracy on {datasets}'), xlabel='epoch', ylabel=f'{evaluated} accuracy (share)',
+             ylim=(0, 1))
     axes.legend(loc='upper center', bbox_to_anchor=(0.5, 0), borderaxespad=4)  # below the axes; labels can be long
     write_picture(fig, path)
 
@@ -138,8 +140,8 @@ def compare_runs(folders: list, path) -> None:
 def _labels(folders: list, configs: tuple) -> list[str]:
     """Name each run by its chapter, its devices and what differs, and by its folder if these are those of another."""
     differing = [name for name in NAMED if len({str(config.get(name)) for config in configs}) > 1]
-    labels = [', '.join([config['chapter'], *config['devices'], *(f'{name} {config.get(name)}' for name in differing)])
-              for config in configs]
+    labels = [', '.join([config['chapter'], *config['devices'],
+                         *(f'{name} {or_none(config.get(name))}' for name in differing)]) for config in configs]
     return [f'{label} in {folder}' if labels.count(label) > 1 else label for label, folder in zip(labels, folders)]
 
 

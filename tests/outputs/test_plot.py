@@ -118,6 +118,15 @@ def test_runs_are_named_by_what_differs(tmp_path, figures, monkeypatch):
         f'scratch, cpu(0), lr {name}: 2.0 s per epoch' for name in ('0.1', '0.2 in b', '0.2 in c')]
 
 
+def test_runs_that_were_evaluated_on_other_images(tmp_path, figures):
+    runs = [run_folder(tmp_path / str(size), ['cpu(0)'], [0.5], validation_size=size) for size in (None, 100)]
+    for folders, words in ((runs, 'test or validation'), (runs[:1], 'test'), (runs[1:], 'validation')):
+        plot.compare_runs(folders, tmp_path / 'two.png')
+        assert figures[-1].axes[0].get_ylabel() == f'{words} accuracy (share)'
+    assert [line.get_label() for line in figures[0].axes[0].lines] == [
+        f'scratch, cpu(0), validation_size {size}: 2.0 s per epoch' for size in ('none', 100)]
+
+
 def test_long_names_of_folders_and_dollar_signs(tmp_path, figures):
     """Nothing is cut off or covered, and a dollar sign does not begin a formula."""
     runs = [run_folder(tmp_path / f'{name}-costs-$5-{"and-more-" * 12}', ['cpu(0)'] * 9, [0.5]) for name in 'abcdefgh']

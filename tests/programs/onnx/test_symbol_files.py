@@ -81,6 +81,10 @@ def test_parameters_that_do_not_fit(net, run):
     params = mx.nd.load('net-0000.params')
     missing = next(name for name in params if name.endswith('running_var'))
     mx.nd.save('less.params', {name: array for name, array in params.items() if name != missing})
+    net.save_parameters('own.params')
+    assert run('net-symbol.json', 'own.params', *IMAGE) == (
+        2, 'own.params: has 0.weight and other parameters, but none of this network: pass NAME-0000.params of '
+           'net.export; a file of save_parameters must be loaded into the code of the network before net.export')
     mx.nd.save('other.params', {name: mx.nd.ones([7] * array.ndim) for name, array in params.items()})
     status, line = run('net-symbol.json', 'less.params', *IMAGE)
     assert status == 2 and line.endswith(f'less.params does not have: data, {missing[4:]}')

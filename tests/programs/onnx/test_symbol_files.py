@@ -7,6 +7,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import new_process
 import numpy
 import onnx
 import pytest
@@ -81,15 +82,20 @@ def test_parameters_that_do_not_fit(net, run):
     params = mx.nd.load('net-0000.params')
     missing = next(name for name in params if name.endswith('running_var'))
     mx.nd.save('less.params', {name: array for name, array in params.items() if name != missing})
-    net.save_parameters('own.params')
-    assert run('net-symbol.json', 'own.params', *IMAGE) == (
-        2, 'own.params: has 0.weight and other parameters, but none of this network: pass NAME-0000.params of '
-           'net.export; a file of save_parameters must be loaded into the code of the network before net.export')
     mx.nd.save('other.params', {name: mx.nd.ones([7] * array.ndim) for name, array in params.items()})
     status, line = run('net-symbol.json', 'less.params', *IMAGE)
     assert status == 2 and line.endswith(f'less.params does not have: data, {missing[4:]}')
     status, line = run('net-symbol.json', 'other.params', *IMAGE)
     assert status == 2 and line.startswith('the network cannot be traced') and line.endswith(FITTING)
+
+
+@mxnet_1
+def test_a_file_of_save_parameters(net, run):
+    """MXNet 2 gives parameters the same names there."""
+    net.save_parameters('own.params')
+    assert run('net-symbol.json', 'own.params', *IMAGE) == (
+        2, 'own.params: has 0.weight and other parameters, but none of this network: pass NAME-0000.params of '
+           'net.export; a file of save_parameters must be loaded into the code of the network before net.export')
 
 
 @mxnet_1
@@ -123,7 +129,7 @@ def test_what_would_end_the_process(expression, shapes, status):
     done = subprocess.run([sys.executable, '-m', 'gluon_mgpu', 'export', *FILES, '--shape', shapes[0], '--shape',
                            shapes[1]], capture_output=True, text=True, timeout=120)
     assert done.returncode == status and (not status or FITTING in done.stderr), done.stderr
-    assert len(done.stderr.splitlines()) == bool(status)
+    assert len(new_process.errors(done.stderr)) == bool(status)
 
 
 def saved(network, **params):

@@ -55,7 +55,8 @@ __all__ = sorted(PLACES)
 
 def __getattr__(name: str):
     if name not in PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}: names of the book's other chapters are "
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}: if an earlier version had it, it is "
+                             "gone, and CHANGELOG.md says what to do instead; names of the book's other chapters are "
                              "in the book's package; pip install --no-deps d2l pandas ipython, import gluon_mgpu "
                              "first, and after it: from d2l import mxnet as d2l")
     module, attribute = PLACES[name]

@@ -102,14 +102,15 @@ def test_a_layer_that_only_some_batches_use(make_trainer, devices, seed):
 
 def test_a_function_instead_of_a_network(device_list, seed):
     """Its batch norm, which the Trainer knows, gets statistics on devices without rows as well."""
-    found = []
+    found, data = [], [(X, y) for (X, _), y in batches(seed)]
     for is_function in (False, True):
         net = nn.Sequential()
         net.add(nn.BatchNorm(in_channels=5), nn.Dense(3, in_units=5))
         make(device_list(3), net)
-        trainer = gluon.Trainer(net.collect_params(), 'sgd', SGD)
-        for (X, _), y in batches(seed):
-            d2l.train_batch_ch13(net.__call__ if is_function else net, X, y, loss, trainer, device_list(3))
+        trainer, called = gluon.Trainer(net.collect_params(), 'sgd', SGD), net.__call__ if is_function else net
+        for X, y in data:
+            d2l.train_batch_ch13(called, X, y, loss, trainer, device_list(3))
+        d2l.train_ch13(called, data, data, loss, trainer, 2, device_list(3))
         found.append([[array.asnumpy() for array in param.list_data()] for param in net.collect_params().values()])
     for a, b in zip(*found):
         numpy.testing.assert_array_equal(a, b)

@@ -13,7 +13,7 @@ from ..base.files import read_file
 from ..base.flags import Parser, path, picture
 from ..base.pictures import in_lines, matplotlib_defaults, write_picture
 from ..base.program import reason
-from ..base.text import print_text
+from ..base.text import or_none, print_text
 from ..checkpoints.metadata import check_config
 from ..training.history import read_history
 from ..training.run import Callback, Run
@@ -120,7 +120,7 @@ def accuracy_curve(history: list, path, title: str, evaluated: str = 'test') -> 
 @matplotlib_defaults()
 def compare_runs(folders: list, path) -> None:
     """Draw the accuracy of several runs over the epochs; raise ValueError if a folder is not that of a run."""
-    configs, histories = zip(*(_read_run(Path(folder)) for folder in folders))
+    configs, histories, evaluated = zip(*(_read_run(Path(folder)) for folder in folders))
     labels = [in_lines(f'{label}: {mean(e.seconds for e in history):.1f} s per epoch', 70)
               for label, history in zip(_labels(folders, configs), histories, strict=True)]
     fig, (axes,) = figure((6.4, 3.6 + 0.2 * len('\n'.join(labels).splitlines())))
@@ -129,7 +129,8 @@ def compare_runs(folders: list, path) -> None:
         axes.plot([e.epoch for e in history], [e.accuracy for e in history], 'o-', linewidth=size, markersize=3 * size,
                   label=label)
     datasets = ', '.join(sorted({config.get('dataset', 'other data') for config in configs}))
-    axes.set(title=in_lines(f'Accuracy on {datasets}'), xlabel='epoch', ylabel='accuracy (share)', ylim=(0, 1))
+    axes.set(title=in_lines(f'Accuracy on {datasets}'), xlabel='epoch',
+             ylabel=f'{" or ".join(sorted({*evaluated}))} accuracy (share)', ylim=(0, 1))
     axes.legend(loc='upper center', bbox_to_anchor=(0.5, 0), borderaxespad=4)  # below the axes; labels can be long
     write_picture(fig, path)
 
@@ -140,7 +141,8 @@ def _labels(folders: list, configs: tuple) -> list[str]:
     A run of a loop of one's own has no configuration, and is named by its folder.
     """
     differing = [name for name in NAMED if len({str(config.get(name)) for config in configs if config}) > 1]
-    labels = [', '.join([config['chapter'], *config['devices'], *(f'{name} {config.get(name)}' for name in differing)])
+    labels = [', '.join([config['chapter'], *config['devices'],
+                          *(f'{name} {or_none(config.get(name))}' for name in differing)])
               if config else str(folder) for folder, config in zip(folders, configs)]
     return [f'{label} in {folder}' if labels.count(label) > 1 else label for label, folder in zip(labels, folders)]
 
@@ -157,10 +159,10 @@ def figure(size: tuple, **subplots) -> tuple:
     return fig, all_axes
 
 
-def _read_run(folder: Path) -> tuple[dict, list]:
-    """Return the configuration of a run, empty for one of a loop of one's own, and its history."""
+def _read_run(folder: Path) -> tuple[dict, list, str]:
+    """Return the configuration of a run, empty for one of a loop of one's own, its history and what was evaluated."""
     try:
-        config, history = {}, read_history(folder / 'history.csv')
+        config, (history, evaluated) = {}, read_history(folder / 'history.csv')
         if (folder / 'config.json').exists():
             config = json.loads(read_file(folder / 'config.json'))
             check_config(config)
@@ -169,7 +171,7 @@ def _read_run(folder: Path) -> tuple[dict, list]:
                          f'({reason(error)})') from None
     if not history:
         raise ValueError(f'{folder}: no epoch of this run has ended: resume it, or leave it out')
-    return config, history
+    return config, history, evaluated
 
 
 def main(argv: list | None = None) -> int:

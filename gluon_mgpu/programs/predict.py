@@ -16,6 +16,7 @@ from ..data.glyphs import LETTERS
 from ..devices import parse_devices
 from ..mxnet_setup.compat import npx
 from ..parallel.split import split_and_load
+from ..settings.settings import ALL
 from .image_file import read_image
 from .load_run import place_of_checkpoint, trained_network
 
@@ -118,7 +119,7 @@ def _run(args: argparse.Namespace) -> None:
     # The rows and batches of the run's evaluation, because each device has its own statistics of batch norm
     batch_size = config['batch_size']
     _, test_iter = load_data(config['dataset'], batch_size, args.data_dir or config.get('data_dir'),
-                             test_size=config.get('test_size'))
+                             test_size=config.get('test_size'), name=lambda name: ALL[name].flag)
     batches = [(X.asnumpy()[:, 0], y.asnumpy()) for X, y in test_iter]  # (n, 1, 28, 28) -> (n, 28, 28)
     test_images, labels = (numpy.concatenate(parts) for parts in zip(*batches, strict=True))
     predicted = probabilities(net, test_images, devices, batch_size).argmax(axis=1)

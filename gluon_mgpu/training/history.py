@@ -1,6 +1,5 @@
 """The history of a run, one `EpochResult` per epoch, written as ``history.csv``."""
 import csv
-import re
 from typing import Any, NamedTuple
 
 from ..base.arguments import is_count, is_number
@@ -47,13 +46,18 @@ def write_history(history: list[EpochResult], path, evaluated: str = 'test') -> 
     write_atomically(path, ''.join(','.join(row) + '\n' for row in (names, *rows)).encode())
 
 
-def read_history(path) -> list[EpochResult]:
-    """Read what `write_history` has written, also without rates; OSError or ValueError for other files."""
+def read_history(path) -> tuple[list[EpochResult], str]:
+    """Read what `write_history` has written, also without rates: the history, and which rows it evaluated.
+
+    Raises OSError or ValueError for other files.
+    """
     try:
-        text = re.sub('(test|validation)_acc', 'accuracy', read_file(path).decode(), count=1)
-        records = csv.DictReader(text.splitlines())
-        return checked_history([[int(e['epoch']), *(float(e[name]) for name in EpochResult._fields[1:5]),
-                                 float(e['lr']) if e.get('lr') else None] for e in records])
+        records = csv.DictReader(read_file(path).decode().splitlines())
+        evaluated = 'validation' if 'validation_acc' in (records.fieldnames or ()) else 'test'
+        names = 'seconds', 'loss', f'{evaluated}_acc', 'images_per_second'
+        history = checked_history([[int(e['epoch']), *(float(e[name]) for name in names),
+                                    float(e['lr']) if e.get('lr') else None] for e in records])
+        return history, evaluated
     except (KeyError, TypeError, ValueError, csv.Error) as error:
         problem = f'lacks {error}' if isinstance(error, KeyError) else f'is damaged, {error}'
         raise ValueError(f'{path} {problem}') from None

@@ -191,6 +191,8 @@ def test_invalid_command_lines(runs, tmp_path, capsys, empty_picture, monkeypatc
     for flags, line in (
             ([folder, 'a.png', '--out', 'b.png'], '--out and --data-dir are for the test set: leave them out, or the'),
             ([folder, 'a.png', '--data-dir', 'data'], '--out and --data-dir are for the test set'),
+            ([folder, '--data-dir', '/x'], '--data-dir /x: no such folder; name one that contains mnist/'),
+            ([folder, '--data-dir', folder], f'--data-dir {folder}/mnist: train-images-idx3-ubyte.gz, '),
             ([folder, '--out', 'missing/b.png'], 'missing/b.png cannot be written: ')):
         assert predict.main([str(flag) for flag in flags]) == 2
         out, err = capsys.readouterr()

@@ -91,10 +91,14 @@ def _with_prefix(symbol: Any, params: dict[str, Any]) -> dict[str, Any]:
 def _input_names(symbol: Any, params: dict, params_file: str, number: int) -> list[str]:
     """Return the names of the inputs; raise ValueError unless there are `number` of them."""
     names = [name for name in symbol.list_inputs() if name not in params]
-    if not names or len(names) != number:
-        raise ValueError(f'--shape: must be given once for each input of the network, which are those that '
-                         f'{params_file} does not have: {", ".join(names[:9])}{", ..." * (len(names) > 9)}')
-    return names
+    if names and len(names) == number:
+        return names
+    if params and names == symbol.list_inputs():
+        raise ValueError(f'{params_file}: has {next(iter(params))} and other parameters, but none of this network: '
+                         'pass NAME-0000.params of net.export; a file of save_parameters must be loaded into the code '
+                         'of the network before net.export')
+    raise ValueError(f'--shape: must be given once for each input of the network, which are those that {params_file} '
+                     f'does not have: {", ".join(names[:9])}{", ..." * (len(names) > 9)}')
 
 
 def _block(symbol: Any, names: list[str], params: dict, params_file: str, float32: bool,

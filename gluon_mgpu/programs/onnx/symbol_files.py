@@ -27,7 +27,6 @@ def load_files(symbol_file: str, params_file: str, shapes: Sequence[tuple], floa
     params = _read_params(params_file)  # with NumPy semantics, which MXNet needs for files that were written with them
     with semantics_of(make([0])), warnings.catch_warnings():
         warnings.simplefilter('ignore')  # MXNet's about unknown dtypes
-        params = _with_prefix(symbol, params)
         names = _input_names(symbol, params, params_file, len(shapes))
         net = _block(symbol, names, params, params_file, float32, is_numpy)
     operators, results = operators_of(symbol)
@@ -70,15 +69,6 @@ def _read_params(path: str) -> dict[str, Any]:
                              'Module or collect_params().save has written') from error
 
 
-def _with_prefix(symbol: Any, params: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters by their names in the graph, also if save_params has removed what these begin with."""
-    names, first = {*symbol.list_inputs()}, next(iter(params), '')
-    for prefix in [name.removesuffix(first) for name in names - params.keys() if name.endswith(f'_{first}')]:
-        if names >= {prefix + name for name in params}:
-            return {prefix + name: array for name, array in params.items()}
-    return params
-
-
 def _input_names(symbol: Any, params: dict, params_file: str, number: int) -> list[str]:
     """Return the names of the inputs; raise ValueError unless there are `number` of them."""
     names = [name for name in symbol.list_inputs() if name not in params]
@@ -100,10 +90,11 @@ def _block(symbol: Any, names: list[str], params: dict, params_file: str, float3
     net = gluon.SymbolBlock(symbol, inputs)
     for param in net.collect_params().values():
         name = param.var().name
-        array, dtype = params[name], numpy.dtype(params[name].dtype).name
-        if dtype in ('float16', 'float64'):
+        array, dtype = params[name], numpy.dtype(params[name].dtype)
+        if dtype.kind in 'fV' and dtype != 'float32':  # V: bfloat16
             if not float32:
-                raise ValueError(f'{params_file}: {name} is {dtype}: add --float32 for a model in float32')
+                raise ValueError(f'{params_file}: {name} is {(dtype.names or [dtype])[0]}: add --float32 for a model '
+                                 'in float32')
             array = array.astype('float32')
         param.shape = array.shape
         param._load_init(array, mx.cpu(), True, 'saved')  # with the dtype of the array

@@ -32,6 +32,11 @@ class Operator(NamedTuple):
         """The first output that is used."""
         return next(iter(self.outputs.values()))
 
+    @property
+    def dtype(self) -> str:
+        """The dtype of that output, an array of a `graph.Graph`."""
+        return self.output.dtype
+
 
 def _parse(setting: str) -> Any:
     words = {'inf': inf, '-inf': -inf, 'nan': nan, 'true': True, 'false': False}

@@ -26,25 +26,24 @@ def _operands(g, dtype, A, B, scalar):
 
 def _arithmetic(operator: str, swapped: bool = False) -> Callable:
     def converter(g, op, A, B=None, scalar=None):
-        dtype = {'uint8': 'int32', 'int8': 'int32'}.get(op.output.dtype, op.output.dtype)  # onnxruntime 1.15 has few
+        dtype = {'uint8': 'int32', 'int8': 'int32'}.get(op.dtype, op.dtype)  # onnxruntime 1.15 has few
         operands = _operands(g, dtype, A, B, scalar)[::-1 if swapped else 1]
         if dtype == 'bool':
             return g.add({'Add': 'Or', 'Mul': 'And'}[operator], *operands)
         Y = _mod(g, dtype, *operands) if operator == 'Mod' else g.add(operator, *operands)
-        return Y if dtype == op.output.dtype else g.cast(Y, op.output.dtype)
+        return g.cast(Y, op.dtype, dtype)
     return in_floats(converter) if operator == 'Pow' else converter
 
 
 def in_floats(converter: Callable) -> Callable:
     """Return a converter that computes in floating point, as MXNet does for integers, which ONNX does not accept."""
     def converted(g, op, *X):
-        if op.kind in ('floor', 'ceil', 'around', 'rint', 'round', 'fix', 'trunc') and 'int' in op.output.dtype:
+        if op.kind in ('floor', 'ceil', 'around', 'rint', 'round', 'fix', 'trunc') and 'int' in op.dtype:
             return g.Identity(*X)
-        dtype = op.output.dtype if op.output.dtype.startswith('float') else 'float32'
+        dtype = op.dtype if op.dtype.startswith('float') else 'float32'
         arrays = [array._replace(name=g.name(g.cast(array, dtype)), dtype=dtype) for array in X]
         outputs = {number: array._replace(dtype=dtype) for number, array in op.outputs.items()}
-        Y = call(converter, g, op._replace(outputs=outputs), arrays)
-        return Y if dtype == op.output.dtype else g.cast(Y, op.output.dtype)
+        return g.cast(call(converter, g, op._replace(outputs=outputs), arrays), op.dtype, dtype)
     return converted
 
 
@@ -74,17 +73,17 @@ def _comparison(operator: str) -> Callable:
             require(B or A.dtype.startswith('float') or float(scalar).is_integer(), f'integers and {scalar}')
         operands = _operands(g, dtype, A, B, scalar)
         result = g.Not(g.Equal(*operands)) if operator == 'NotEqual' else g.add(operator, *operands)
-        return g.cast(result, op.output.dtype)
+        return g.cast(result, op.dtype)
     return converter
 
 
 def _where(g, op, condition, *values):
-    dtype = op.output.dtype if op.output.dtype != 'bool' else 'uint8'  # onnxruntime has no Where for bool
+    dtype = op.dtype if op.dtype != 'bool' else 'uint8'  # onnxruntime has no Where for bool
     A, B = (numpy.array(X, dtype) if isinstance(X, (int, float)) else g.cast(X, dtype) for X in values)
     mask = g.cast(condition, 'bool')
     if op.node['op'] == 'where' and condition.rank == 1:  # mx.nd selects rows
         mask = g.Reshape(mask, [-1] + [1] * (op.output.rank - 1))
-    return g.Where(mask, A, B) if dtype == op.output.dtype else g.cast(g.Where(mask, A, B), 'bool')
+    return g.cast(g.Where(mask, A, B), op.dtype, dtype)
 
 
 def _leakyrelu(g, X, gamma=None, act_type='leaky', slope=0.25, lower_bound=0.125, upper_bound=0.334):
@@ -122,12 +121,12 @@ CONVERTERS: Converters = {
     'addn': lambda g, *X: functools.reduce(g.Add, X),
     'divsqrtdim': lambda g, X: g.Div(X, X.shape[-1] ** 0.5),
     'clip': lambda g, X, a_min, a_max: g.Clip(X, *map(numpy.array, numpy.array([a_min, a_max], X.dtype))),
-    'cast': lambda g, op, X: g.cast(X, op.output.dtype),
+    'cast': lambda g, op, *X: [g.cast(each, op.dtype) for each in X],
     'where': _where,
     'wherelscalar': lambda g, op, condition, B, scalar: _where(g, op, condition, scalar, B),
     'whererscalar': lambda g, op, condition, A, scalar: _where(g, op, condition, A, scalar),
     'wherescalar2': lambda g, op, condition, x, y: _where(g, op, condition, x, y),
-    'logicalnot': lambda g, op, X: g.cast(g.Not(g.cast(X, 'bool')), op.output.dtype),
+    'logicalnot': lambda g, op, X: g.cast(g.Not(g.cast(X, 'bool')), op.dtype),
     **{name.format(kind): _arithmetic(operator) for kind, operator in ARITHMETIC.items() for name in NAMES},
     **{f'r{kind}scalar': _arithmetic(operator, swapped=True) for kind, operator in ARITHMETIC.items()},
     **{name.format(kind): _comparison(operator) for kind, operator in COMPARISONS.items() for name in NAMES},

@@ -39,6 +39,13 @@ def _flip(g, X, axis):
     return X
 
 
+def _pick(g, op, X, places, axis=-1, mode='clip'):
+    indices = g.indices(places, X, axis, mode)
+    if places.rank < X.rank:
+        indices = g.Unsqueeze(indices, [axis])
+    return g.reshape(g.GatherElements(X, indices, axis=axis), op.output)
+
+
 def _sequencereverse(g, op, X, length=None):
     if length is None:
         return _flip(g, X, 0)
@@ -53,12 +60,11 @@ def _tile(g, X, reps):
 
 
 def _repeat(g, op, X, repeats, axis=None):
-    times = as_list(repeats)[0]
-    if axis is None:
-        return g.reshape(g.Tile(g.Reshape(X, [-1, 1]), [1, times]), op.output)
-    new = axis % X.rank + 1
-    copies = g.Tile(g.Unsqueeze(X, [new]), [times if i == new else 1 for i in range(X.rank + 1)])
-    return g.reshape(copies, op.output)
+    rank = 1 if axis is None else X.rank
+    new = (axis or 0) % rank + 1
+    repetitions = [1] * (rank + 1)
+    repetitions[new], *_ = as_list(repeats)
+    return g.reshape(g.Tile(g.Unsqueeze(X if axis is not None else g.Reshape(X, [-1]), [new]), repetitions), op.output)
 
 
 def _pad(g, X, pad_width, mode='constant', constant_value=0, constant_values=0):
@@ -68,7 +74,7 @@ def _pad(g, X, pad_width, mode='constant', constant_value=0, constant_values=0):
 
 
 def _concat(g, op, *X, dim=1, axis=None):
-    arrays, axis = [g.cast(each, op.output.dtype) for each in X], axis if op.kind == 'concatenate' else dim
+    arrays, axis = [g.cast(each, op.dtype) for each in X], axis if op.kind == 'concatenate' else dim
     if op.output.rank == 1:  # also np.concatenate with axis=None, which flattens them
         arrays, axis = [g.Reshape(each, [-1]) for each in arrays], 0
     return g.Concat(*arrays, axis=axis)
@@ -84,22 +90,21 @@ def _roll(g, X, shift, axis=None):
 
 
 CONVERTERS: Converters = {
-    **by_name(_slicechannel, _slice, _crop, _flip, _sequencereverse, _tile, _repeat, _pad, _concat, _roll),
+    **by_name(_slicechannel, _slice, _crop, _flip, _pick, _sequencereverse, _tile, _repeat, _pad, _concat, _roll),
     'embedding': lambda g, X, W: g.Gather(W, g.indices(X, W, 0)),
     'take': lambda g, X, places, axis=0, mode='clip': g.Gather(X, g.indices(places, X, axis, mode), axis=axis),
-    'pick': lambda g, op, X, places, axis=-1, mode='clip': g.reshape(
-        g.GatherElements(X, g.Unsqueeze(g.indices(places, X, axis, mode), [axis]), axis=axis), op.output),
+    'shapearray': lambda g, X: g.Shape(X),
     'onehot': lambda g, op, X, depth, on_value=1, off_value=0: g.Where(  # OneHot would count -1 from the end
         g.Equal(g.Unsqueeze(g.cast(X, 'int64'), [-1]), numpy.arange(depth)),
-        *numpy.array([on_value, off_value], op.output.dtype)),
+        *numpy.array([on_value, off_value], op.dtype)),
     'reshape': lambda g, op, X, *_: g.reshape(X, op.output),
     'broadcastto': lambda g, op, X, *_: g.Expand(X, g.shape(op.output)),
     'fulllike': lambda g, op, *_, value=0, fill_value=0: g.Expand(
-        numpy.array(value or fill_value or int('ones' in op.kind), op.output.dtype), g.shape(op.output)),
+        numpy.array(value or fill_value or int('ones' in op.kind), op.dtype), g.shape(op.output)),
     'swapaxis': lambda g, X, dim1=0, dim2=0: g.swap(X, X.rank, dim1, dim2),
     'transpose': lambda g, X, axes=None: g.Transpose(X, perm=axes and [axis % X.rank for axis in axes]),
     'sliceaxis': lambda g, X, axis, begin, end=END: g.Slice(X, [begin], [end], [axis]),
-    'slicelike': lambda g, op, X, *_: g.Slice(X, [0] * X.rank, op.output.sizes(END)),
+    'slicelike': lambda g, op, X, *_: g.Slice(X, [0] * X.rank, g.shape(op.output)),
     'stack': lambda g, *X, axis=0: g.Concat(*(g.Unsqueeze(each, [axis]) for each in X), axis=axis),
     'depthtospace': lambda g, X, block_size: g.DepthToSpace(X, blocksize=block_size),
     'spacetodepth': lambda g, X, block_size: g.SpaceToDepth(X, blocksize=block_size),

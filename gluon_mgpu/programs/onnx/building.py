@@ -76,14 +76,14 @@ class Builder:
             values = values.astype(self.float_dtype if values.size else 'int64')  # [] is a shape
         return self.add('Constant', value=numpy_helper.from_array(values))
 
-    def cast(self, X: Any, dtype: str) -> Any:
-        """Convert to a dtype."""
-        return X if getattr(X, 'dtype', None) == dtype else self.Cast(
+    def cast(self, X: Any, dtype: str, own: str = '') -> Any:
+        """Convert to a dtype, if necessary; `own` is that of a result, which is only a name."""
+        return X if dtype == (own or getattr(X, 'dtype', '')) else self.Cast(
             X, to=helper.np_dtype_to_tensor_dtype(numpy.dtype(dtype)))
 
     def reshape(self, X: Any, array: Array) -> str:
         """Reshape to the shape of an array."""
-        sizes = array.sizes(-1)
+        sizes = [size if size == other else -1 for size, other in zip(array.shape, array.other)]
         return self.Reshape(X, sizes if sizes.count(-1) < 2 else self.shape(array))
 
     def shape(self, array: Array) -> Any:

@@ -16,8 +16,8 @@ from .graph import Array, Graph
 OPSET, IR_VERSION = 18, 8
 ALIASES = {'syncbatchnorm': 'batchnorm', 'deconvolution': 'convolution', 'logsoftmax': 'softmax', 'batchdot': 'matmul',
            'dot': 'matmul', 'concatenate': 'concat', 'rnnparamconcat': 'concat', 'std': 'var', 'ampcast': 'cast',
-           'convolutionv1': 'convolution', 'batchnormv1': 'batchnorm', 'reverse': 'flip', 'repeats': 'repeat',
-           'argmin': 'argmax', **dict.fromkeys(functions.REDUCTIONS, 'reduce'),
+           'ampmulticast': 'cast', 'convolutionv1': 'convolution', 'batchnormv1': 'batchnorm', 'reverse': 'flip',
+           'repeats': 'repeat', 'argmin': 'argmax', **dict.fromkeys(functions.REDUCTIONS, 'reduce'),
            **dict.fromkeys(('split', 'splitv2', 'hsplit', 'dsplit'), 'slicechannel'),
            **dict.fromkeys(('flatten', 'expanddims', 'squeeze', 'reshapelike'), 'reshape'),
            **dict.fromkeys(('broadcastlike', 'broadcastaxis'), 'broadcastto'),
@@ -76,11 +76,12 @@ def _convert_all(g: Builder, graph: Graph, inputs: dict[str, str], params: dict[
 
 def convert(g: Builder, op: Operator) -> list[str]:
     """Append an operator; return the names of its results. Raises NotImplementedError with the reason in words."""
-    g.float_dtype = 'float64' if op.output.dtype == 'float64' else 'float32'
+    g.float_dtype = 'float64' if op.dtype == 'float64' else 'float32'
     if all(array.value is not None for array in op.outputs.values()):
         return [g.name(op.outputs[i].value) if i in op.outputs else '' for i in range(max(op.outputs) + 1)]
     if not (converter := CONVERTERS.get(ALIASES.get(op.kind, op.kind))):
         raise NotImplementedError('which is not in the table of operators')
+    require(op.dtype != 'void16', 'bfloat16 instead of float32')
     results = as_list(call(converter, g, op, op.inputs))
     require(max(op.outputs) < len(results), f'output {max(op.outputs)}')
     return [g.name(Y) for Y in results]

@@ -1,4 +1,6 @@
 """Converters of operators for object detection."""
+from math import inf
+
 import numpy
 
 from .building import by_name, require, require_fixed
@@ -12,13 +14,24 @@ def _roialign(g, X, rois, pooled_size, spatial_scale, sample_ratio=-1, position_
                       coordinate_transformation_mode='half_pixel' if aligned else 'output_half_pixel')
 
 
+def _boxdecode(g, X, anchors, std0=1, std1=1, std2=1, std3=1, clip=-1, format='center'):
+    """Return corners from distances and logarithms of sizes, in units of the anchors."""
+    require(format == 'center', f'format {format}')
+    distance, size, middle, unit = (g.Slice(array, [start], [start + 2], [2])
+                                    for array in (X, anchors) for start in (0, 2))
+    middle = g.Add(g.Mul(g.Mul(distance, [float(std0), float(std1)]), unit), middle)
+    size = g.Min(g.Mul(size, [float(std2), float(std3)]), float(clip) if clip > 0 else inf)
+    half = g.Mul(g.Mul(g.Exp(size), unit), 0.5)
+    return g.Concat(g.Sub(middle, half), g.Add(middle, half), axis=2)
+
+
 def _boxnms(g, op, X, overlap_thresh=0.5, valid_thresh=0, topk=-1, coord_start=2, score_index=1, id_index=-1,
             background_id=-1, force_suppress=False, in_format='corner', out_format='corner'):
     """Return the rows that are kept, by score; the others are -1."""
     require(in_format == out_format and topk, 'topk=0 or another out_format than in_format')
     require_fixed(X, axes=[-2])
     count, width = X.shape[-2:]
-    size, none = min(count, topk) if topk > 0 else count, -numpy.float32(numpy.inf)
+    size, none = min(count, topk) if topk > 0 else count, -inf
     data = g.Reshape(X, [-1, count, width])
 
     def column(array, index):
@@ -51,4 +64,4 @@ def _boxnms(g, op, X, overlap_thresh=0.5, valid_thresh=0, topk=-1, coord_start=2
     return g.reshape(g.Pad(rows, [0, 0, 0, 0, count - size, 0], -1.0), op.output)
 
 
-CONVERTERS = by_name(_boxnms, _roialign)
+CONVERTERS = by_name(_boxdecode, _boxnms, _roialign)

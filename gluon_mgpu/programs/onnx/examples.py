@@ -1,7 +1,6 @@
 """Inputs on which a model is compared with its network, so that both sides of decisions by value are reached."""
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,8 +11,6 @@ from ...networks.graph_operators import Operator
 from ...networks.tracing import is_legacy
 
 SPECIAL = 'zeros', 'ones', 'negative', 'large'
-# Operators that decide by value
-DECIDING = re.compile('.*(where|equal|greater|less|logical|mask|embedding|take|pick|onehot|mod|floor|ceil|sign$).*')
 # Values that are possible with some operators. For equal numbers, MXNet may choose other indices; with invalid lengths
 # or places, it reads or writes memory beyond an array; an integer divided by 0 ends the process.
 ALLOWED = {**dict.fromkeys(('topk', 'sort', 'argsort', 'boxnms'), ('negative',)),
@@ -30,25 +27,19 @@ def random_like(array: Any, batch_axis: int | None, seed: int = 0) -> Any:
 def special_inputs(inputs: Sequence, operators: list[Operator]) -> dict[str, list]:
     """Return inputs with values outside the range of the examples, by words that describe them.
 
-    In a network that decides by value, each input is once of each kind, while the others are of another. Other networks
-    get inputs in which the kinds are mixed. The last ones are 'shifted': with a large mean and a small spread.
+    Each input is once of each kind, while the others are of another. The last ones are 'shifted': with a large mean and
+    a small spread.
     """
     kinds = {*_kinds(operators)}
     named = [name for name in SPECIAL if all(name in ALLOWED[kind] for kind in kinds & ALLOWED.keys())]
     if not named:
         return {}
     values = [_values(array.asnumpy(), numpy.random.default_rng(seed)) for seed, array in enumerate(inputs, 1)]
-    batches = {}
-    if any(map(DECIDING.fullmatch, kinds)):
-        words = [*named, 'random']
-        for turn, _ in enumerate(words):
-            order = [words[(turn + place) % len(words)] for place, _ in enumerate(inputs)]
-            batches[', '.join(order)] = [each[name] for each, name in zip(values, order)]
-        batches.pop('random', None)
-    else:
-        batches[', '.join(named)] = [
-            numpy.choose(numpy.resize(range(len(named)), each['random'].shape), [each[name] for name in named])
-            for each in values]
+    batches, words = {}, [*named, 'random']
+    for turn, _ in enumerate(words):
+        order = [words[(turn + place) % len(words)] for place, _ in enumerate(inputs)]
+        batches[', '.join(order)] = [each[name] for each, name in zip(values, order)]
+    batches.pop('random', None)
     if named == [*SPECIAL]:
         batches['shifted'] = [each['shifted'] for each in values]
     return {words: [*map(array_like, inputs, batch)] for words, batch in batches.items()}
@@ -60,9 +51,9 @@ def _kinds(operators: list[Operator]) -> Iterator[str]:
         yield op.kind
         if op.settings.get('use_length'):
             yield from ('use_length', 'mask')
-        if op.kind == 'cast' and not op.output.dtype.startswith('float'):
+        if op.kind == 'cast' and not op.dtype.startswith('float'):
             yield 'floor'
-        if 'div' in op.kind and op.kind != 'divscalar' and 'int' in op.output.dtype:
+        if 'div' in op.kind and op.kind != 'divscalar' and 'int' in op.dtype:
             yield 'integer division'
 
 

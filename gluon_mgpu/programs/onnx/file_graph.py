@@ -67,9 +67,9 @@ def without_label(node: dict) -> dict:
 
 
 def in_float32(node: dict) -> dict:
-    """Return an operator or variable with float32 in place of float16 and float64."""
-    new = {('dtype', 'float16'): 'float32', ('dtype', 'float64'): 'float32', ('__dtype__', '1'): '0',
-           ('__dtype__', '2'): '0'}
+    """Return an operator or variable with float32 in place of float16, bfloat16 and float64."""
+    new = {**{('dtype', name): 'float32' for name in ('float16', 'bfloat16', 'float64')},
+           **{('__dtype__', number): '0' for number in ('1', '2', '12')}}
     return {**node, **{place: {name: new.get((name, value), value) for name, value in node[place].items()}
                        for place in ('param', 'attr', 'attrs') if place in node}}
 

@@ -40,9 +40,8 @@ def _reduce(g, op, X, axis=None, exclude=False, keepdims=False, ord=2):
     axes = [each for each in every if (each in axes) != exclude]
     if not axes:
         return g.Identity(X)
-    dtype = op.output.dtype if op.output.dtype != 'bool' else 'int32'
-    Y = g.add(REDUCTIONS[op.kind], g.cast(X, dtype), axes, keepdims=int(keepdims))
-    Y = Y if dtype == op.output.dtype else g.cast(Y, 'bool')
+    dtype = op.dtype if op.dtype != 'bool' else 'int32'
+    Y = g.cast(g.add(REDUCTIONS[op.kind], g.cast(X, dtype), axes, keepdims=int(keepdims)), op.dtype, dtype)
     is_number = axes == [*every] and op.output.shape == (1,)  # mx.nd has no arrays without axes
     return g.Reshape(Y, [1]) if is_number else Y
 
@@ -63,7 +62,7 @@ def _einsum(g, *X, subscripts):
 def _argmax(g, op, X, axis=None, keepdims=False):
     require(axis is not None, 'no axis')
     operator = 'ArgMax' if op.kind == 'argmax' else 'ArgMin'
-    return g.cast(g.add(operator, X, axis=axis, keepdims=int(keepdims)), op.output.dtype)
+    return g.cast(g.add(operator, X, axis=axis, keepdims=int(keepdims)), op.dtype)
 
 
 def _topk(g, op, X, k=1, axis=-1, ret_typ='indices', is_ascend=False):
@@ -76,7 +75,7 @@ def _topk(g, op, X, k=1, axis=-1, ret_typ='indices', is_ascend=False):
         X, axis = g.Reshape(X, [-1]), 0
     values, places = g.TopK(X, [k], results=2, axis=axis, largest=int(not is_ascend))
     if ret_typ == 'mask':
-        zero, one = numpy.array([0, 1], op.output.dtype)
+        zero, one = numpy.array([0, 1], op.dtype)
         zeros, ones = g.Expand(zero, g.Shape(X)), g.Expand(one, g.Shape(places))
         return g.reshape(g.ScatterElements(zeros, places, ones, axis=axis), op.output)
     places = g.cast(places, [*op.outputs.values()][-1].dtype)
@@ -116,7 +115,7 @@ CONVERTERS: Converters = {
         _matmul(g, op, A, B, transpose_a, transpose_b), float(alpha)),
     'var': in_floats(_var),
     'cumsum': lambda g, op, X, axis=None: g.CumSum(
-        g.cast(g.Reshape(X, [-1]) if axis is None else X, op.output.dtype), numpy.array(axis or 0)),
+        g.cast(g.Reshape(X, [-1]) if axis is None else X, op.dtype), numpy.array(axis or 0)),
     'interleavedmatmulselfattqk': _attention_scores,
     'interleavedmatmulencdecqk': _attention_scores,
     'interleavedmatmulselfattvalatt': functools.partial(_attention_values, parts=3),

@@ -26,10 +26,6 @@ class Array(NamedTuple):
         """The number of axes."""
         return len(self.shape)
 
-    def sizes(self, batch: Any) -> list:
-        """Return the shape with `batch` instead of the sizes that depend on the batch."""
-        return [size if size == other else batch for size, other in zip(self.shape, self.other)]
-
 
 class Graph(NamedTuple):
     """A network: its inputs and parameters by name, its operators, of arrays, in order of running, and its outputs."""

@@ -14,6 +14,7 @@ from ...base.nested import leaves, refill
 from ...base.program import reason
 from ...mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, make_array, mx, np
 from ...networks.hybridized import hybridized
+from ...networks.resnet import in_float32
 from ...training.parameters import check_initialized, parameters_by_name, plain
 from .graph import Graph, check_shapes, describe, semantics_of, trace
 
@@ -29,7 +30,7 @@ class Network:
     """
 
     def __init__(self, net: Any, examples: Sequence, param_names: Sequence[str] = ()):
-        self._net: Any = net.function if isinstance(net, hybridized) else plain(net)
+        self._net: Any = net.function if isinstance(net, hybridized) else in_float32(plain(net))
         self._is_block, self.is_graph = (isinstance(self._net, kind) for kind in (gluon.HybridBlock, gluon.SymbolBlock))
         if not self._is_block and not isinstance(self._net, types.FunctionType):
             raise ValueError(f'{type(net).__name__} cannot be traced: must be a gluon.HybridBlock or a function')
@@ -60,16 +61,13 @@ class Network:
                 return results, describe(graphs, arrays, batch_sizes)
         except ERRORS as error:
             why = error.__cause__ if isinstance(error.__cause__, ERRORS) else error  # `explain_errors` has other advice
+            advice = 'pass examples of its inputs and their batch_axis; MXNet must be able to hybridize it'
             if self.is_graph:
-                name = 'the network'
                 advice = 'check the sizes, the order and the batch axis of its inputs, and its parameters'
-            else:
-                name = type(self._net).__name__ if self._is_block else self._net.__name__
-                advice = 'pass examples of its inputs and their batch_axis; MXNet must be able to hybridize it'
-                if 'legacy' in str(why):  # of an operator that does not accept an array
-                    advice = 'pass arrays of mx.nd to a network of mx.nd, and arrays of mx.np to others'
+            elif 'legacy' in str(why):  # of an operator that does not accept an array
+                advice = 'pass arrays of mx.nd to a network of mx.nd, and arrays of mx.np to others'
             shapes = ' or '.join(', '.join(str(array.shape) for array in batch) for batch in batches)
-            raise ValueError(f'{name} cannot be traced with inputs {shapes}, {reason(why)}: {advice}') from error
+            raise ValueError(f'the network cannot be traced with inputs {shapes}, {reason(why)}: {advice}') from error
 
     def results(self, inputs: list) -> list[numpy.ndarray] | None:
         """Return the results for some inputs, None if MXNet cannot compute them; blocks."""

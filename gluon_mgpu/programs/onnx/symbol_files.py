@@ -109,10 +109,11 @@ def _block(symbol: Any, names: list[str], params: dict, params_file: str, float3
     net = gluon.SymbolBlock(symbol, inputs)
     for param in net.collect_params().values():
         name = param.var().name
-        array, dtype = params[name], numpy.dtype(params[name].dtype).name
-        if dtype in ('float16', 'float64'):
+        array, dtype = params[name], numpy.dtype(params[name].dtype)
+        if dtype.kind in 'fV' and dtype != 'float32':  # V: bfloat16
             if not float32:
-                raise ValueError(f'{params_file}: {name} is {dtype}: add --float32 for a model in float32')
+                raise ValueError(f'{params_file}: {name} is {(dtype.names or [dtype])[0]}: add --float32 for a model '
+                                 'in float32')
             array = array.astype('float32')
         param.shape = array.shape
         param._load_init(array, mx.cpu(), True, 'saved')  # with the dtype of the array

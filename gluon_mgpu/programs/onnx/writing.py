@@ -11,7 +11,6 @@ import numpy
 
 from ...base.files import check_writable, write_atomically
 from ...mxnet_setup.compat import mx, npx
-from ...networks.resnet import in_float32
 from ...settings.chapters import chapter_of
 from ..load_run import module_of
 from .examples import random_like, special_inputs
@@ -95,10 +94,10 @@ def to_onnx(net: Any, path: str | os.PathLike, *examples: Any, input_names: Sequ
 
 
 def _of_chapter(net: Any) -> tuple[Any, tuple, Sequence[str]]:
-    """Return a network of a chapter in float32, its arguments, and names of those that are parameters."""
+    """Return a network of a chapter, its arguments, and names of those that are parameters."""
     chapter, images = chapter_of(net), numpy.zeros((1, 1, 28, 28), 'float32')
     if not chapter.forward:
-        return in_float32(net), (images,), ()
+        return net, (images,), ()
     params = net[0] if net and isinstance(net[0], (list, tuple)) else net  # of the first device
     return getattr(module_of(chapter), chapter.forward), (images, params), chapter.param_names
 

@@ -16,7 +16,8 @@ def test_tile(reps):
 
 @pytest.mark.parametrize('code', [
     "F.np.take(X, Y, axis=0, mode='clip')", "F.np.take(X, Y, axis=0, mode='wrap')", 'F.npx.pick(X.T, Y[0:3])',
-    'F.npx.pick(X, Y[0:3], axis=0)', "F.npx.pick(X, Y[0:3], axis=0, mode='wrap')"])
+    'F.npx.pick(X, F.npx.reshape(Y, (-1, 1)))', 'F.npx.pick(X, Y[0:3], axis=0)',
+    "F.npx.pick(X, Y[0:3], axis=0, mode='wrap')"])
 def test_indices_of_rows(code):
     """Also of rows that the example does not have: they follow the batch size."""
     net, places = Lambda(lambda F, X, Y: eval(code, {'F': F, 'X': X, 'Y': Y})), np.arange(4, dtype='int32')
@@ -24,6 +25,12 @@ def test_indices_of_rows(code):
     X, places = random(9, 3), np.array([8, 7, 6, 5, 4, 0, 9, 10, -1], dtype='int32')
     found, = run_model('a.onnx', X, places)
     assert abs(found - net(X, places).asnumpy()).max() == 0
+
+
+@mxnet_1
+def test_constants_that_are_cut_to_the_batch():
+    """As in the decoder of GluonCV's CenterNet."""
+    check_older('F.broadcast_mul(X, F.expand_dims(F.slice_like(F.arange(1, 50), X, axes=(0,)), 1))', random(4, 3))
 
 
 @mxnet_1

@@ -27,6 +27,21 @@ def test_box_nms_of_equal_scores():
 
 
 @mxnet_1
+@pytest.mark.parametrize('settings', ['', '0.1, 0.2, 0.3, 0.4', '0.1, 0.2, 0.3, 0.4, clip=0.1'])
+def test_box_decode(settings):
+    """As GluonCV's SSD calls it."""
+    check_older(f'F.contrib.box_decode(*F.amp_multicast(X, Y, num_outputs=2, cast_narrow=True), {settings})',
+                random(3, 6, 4), random(1, 6, 4), batch_axis=[0, None])
+
+
+@mxnet_1
+@pytest.mark.parametrize('axis', [0, 3])
+def test_shape_array(axis):
+    check_older(f"F.broadcast_div(X, F.cast(F.shape_array(X).split(num_outputs=4, axis=0)[{axis}], 'float32'))",
+                random(2, 3, 5, 6))
+
+
+@mxnet_1
 @pytest.mark.parametrize('settings', ['', 'sizes=(0.2, 0.4), ratios=(1, 2, 0.5)', 'sizes=(0.3,), clip=True',
                                       'sizes=(0.5,), steps=(0.1, 0.2), offsets=(0.3, 0.6)'])
 def test_multibox_prior(settings):

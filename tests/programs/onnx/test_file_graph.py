@@ -3,35 +3,40 @@ import numpy
 import onnx
 import pytest
 from model_files import FILES, results
+from operators import mxnet_1
 
-from gluon_mgpu.mxnet_setup.compat import mx
+from gluon_mgpu.mxnet_setup.compat import low_precision_type, mx
 
 
-def half_precision(casts):
-    """Write a network with float16 parameters, and casts in its graph if `casts`."""
+def half_precision(casts, dtype):
+    """Write a network with parameters in float16 or bfloat16, and casts in its graph if `casts`."""
+    low = low_precision_type(dtype)
     data, dense = mx.sym.var('data'), {'num_hidden': 3, 'name': 'fc'}
     if casts:
-        scores = mx.sym.Cast(mx.sym.FullyConnected(mx.sym.Cast(data, dtype='float16'), **dense), dtype='float32')
+        cast = mx.sym.Cast if dtype == 'float16' else mx.sym.amp_cast
+        scores = cast(mx.sym.FullyConnected(cast(data, dtype=low), **dense), dtype='float32')
     else:
         scores = mx.sym.FullyConnected(data, **dense)
-    scores.save('net-symbol.json')
+    scores.save('net-symbol.json', remove_amp_cast=False)
     rng = numpy.random.default_rng(0)
     params = {'arg:fc_weight': rng.random((3, 5)), 'arg:fc_bias': rng.random(3)}
-    mx.nd.save('net-0000.params', {name: mx.nd.array(array, dtype='float16') for name, array in params.items()})
-    return [array.astype('float16').astype('float32') for array in params.values()]
+    arrays = {name: mx.nd.amp_cast(mx.nd.array(array), dtype=low) for name, array in params.items()}
+    mx.nd.save('net-0000.params', arrays)
+    return [array.astype('float32').asnumpy() for array in arrays.values()]
 
 
 @pytest.mark.parametrize('casts', [False, True])
-def test_float16(casts, run):
-    weight, bias = half_precision(casts)
+@pytest.mark.parametrize('dtype', ['float16', pytest.param('bfloat16', marks=mxnet_1)])
+def test_lower_precision(casts, dtype, run):
+    weight, bias = half_precision(casts, dtype)
     status, line = run(*FILES, '--shape', '2,5')
     assert status == 2
-    assert line == 'net-0000.params: fc_weight is float16: add --float32 for a model in float32'
+    assert line == f'net-0000.params: fc_weight is {dtype}: add --float32 for a model in float32'
     assert run(*FILES, '--shape', '2,5', '--float32')[0] == 0
     X = numpy.random.default_rng(1).random((4, 5), 'float32')
     assert abs(results('net.onnx', X)[0] - (X @ weight.T + bias)).max() < 1e-5
     model = onnx.load('net.onnx')
-    assert onnx.TensorProto.FLOAT16 not in {array.data_type for array in model.graph.initializer}
+    assert {array.data_type for array in model.graph.initializer} == {onnx.TensorProto.FLOAT}
 
 
 def test_the_outputs_have_the_names_of_the_layers(run):

@@ -6,13 +6,14 @@ import sys
 import numpy
 import onnx
 import pytest
-from exported import Lambda, random, run_model
+from exported import Lambda, chain, random, run_model
 from operators import check_older, mxnet_1
 from oracle import lenet_params, to_mx
 from small_models import block
 
 from gluon_mgpu.mxnet_setup.compat import HybridBlock, gluon, mx, np, npx
 from gluon_mgpu.networks.hybridized import hybridized
+from gluon_mgpu.networks.precision import Cast
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 from gluon_mgpu.programs.onnx.writing import to_onnx
@@ -48,17 +49,32 @@ def test_a_network_in_lower_precision(capsys):
         other._finish_deferred_init()
         other.set_data(param.data())
     assert len(pairs) == 110  # 20 convolutions and a dense layer of two arrays each, 17 batch norms of four
-    to_onnx(net, 'a.onnx')
-    to_onnx(low, 'b.onnx')
-    with open('a.onnx', 'rb') as a, open('b.onnx', 'rb') as b:
-        assert a.read() == b.read()
-    assert capsys.readouterr().out.count('checked in onnxruntime') == 2
+    examples = {'names': [], 'examples': [np.zeros((1, 1, 28, 28))], 'wrapped': [np.zeros((1, 1, 28, 28))]}
+    for case, arrays in examples.items():
+        to_onnx(net, 'a.onnx', *arrays)
+        to_onnx(SyncBatchNorm(low) if case == 'wrapped' else low, 'b.onnx', *arrays)
+        with open('a.onnx', 'rb') as a, open('b.onnx', 'rb') as b:
+            assert a.read() == b.read()
+    assert capsys.readouterr().out.count('checked in onnxruntime') == 6
+
+
+@mxnet_1
+def test_bfloat16_that_cannot_be_exported():
+    low = resnet18(3, 'bfloat16')
+    for _ in range(2):
+        with pytest.raises(ValueError, match='^a network in lower precision has no parameters before its first batch'):
+            to_onnx(low, 'a.onnx', np.zeros((1, 1, 28, 28)))
+        low.initialize()
+    net = chain(nn.Dense(2), chain(Cast('bfloat16'), Cast('float32')))
+    net.initialize()
+    with pytest.raises(ValueError, match='^no model is written because amp_cast near 0 .*, bfloat16 instead of float'):
+        to_onnx(net, 'a.onnx', random(2, 3))
 
 
 @pytest.mark.parametrize('net, words', [
     ([], 'param_names: has 8 names for 0 arrays in lists'),
     ([1, 2, 3], r"\['ndarray', 'int', 'int', 'int'\]: the arguments of a network must be arrays"),
-    (lambda: lenet()[::-1], 'lenet cannot be traced .*Shape inconsistent'),
+    (lambda: lenet()[::-1], 'the network cannot be traced .*Shape inconsistent'),
     (lambda: lenet(dtype='float64'), 'has parameters in float64: cast them'),
     (lambda: [*lenet()[:7], np.full(10, numpy.nan)], 'scores .* not finite'),
     (lambda: [array * 1e30 for array in lenet()], 'scores .* not finite'),
@@ -110,7 +126,7 @@ def test_names_and_sizes():
                             ({'batch_axis': [None, None]}, r'^batch_axis .*: must be an axis of each of 2 inputs'),
                             ({'batch_axis': 3}, '^batch_axis 3: must be an axis'),
                             ({'batch_axis': 'x'}, '^batch_axis x: must be an axis'),
-                            ({'batch_axis': 0}, r'^GRU cannot be traced with inputs .*\(8, 2, 3\), \(4, 2, 5\)')):
+                            ({'batch_axis': 0}, r'^the network cannot be traced with .* \(8, 2, 3\), \(4, 2, 5\)')):
         with pytest.raises(ValueError, match=words):
             to_onnx(net, 'b.onnx', X, [state], **{'batch_axis': 1, **settings})
 
@@ -188,8 +204,8 @@ def test_an_overridden_forward_is_found():
 def test_layers_that_gluon_does_not_know():
     layers = [nn.Dense(3, in_units=4)]
     layers[0].initialize()
-    with pytest.raises(ValueError, match='^Lambda cannot be traced with .*, its parameter dense.*_weight is unknown: '
-                                         'make each layer an attribute of its block'):
+    with pytest.raises(ValueError, match='^the network cannot be traced with .*, its parameter dense.*_weight is unknow'
+                                         'n: make each layer an attribute of its block'):
         to_onnx(Lambda(lambda F, X: layers[0](X)), 'a.onnx', random(2, 4))
 
 
@@ -209,7 +225,7 @@ def test_a_function_that_cannot_be_traced():
     def positive(X):
         return X if X.sum() > 0 else -X
 
-    with pytest.raises(ValueError, match=r'^positive cannot be traced with inputs \(2, 3\) or \(4, 3\), [^:]*: pass '
+    with pytest.raises(ValueError, match=r'^the network cannot be traced with inputs \(2, 3\) or \(4, 3\), [^:]*: pass '
                                          r'examples of its inputs and their batch_axis; MXNet must be able to hybrid'):
         to_onnx(positive, 'a.onnx', random(2, 3))
 

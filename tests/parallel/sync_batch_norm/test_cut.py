@@ -1,6 +1,9 @@
 """Tests of cutting a graph at its batch norms."""
+from functools import partial
+
 import pytest
-from norms import check_that_k_devices_equal_one, sequential, small_net
+from equals_one import sequential
+from norms import equals_gluon, small_net, train
 from slow import slow
 
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, np
@@ -40,7 +43,7 @@ class Tangled(HybridBlock):
 ], ids=['at the start', 'without pixels', 'last axis', 'without scale and shift', 'given statistics', 'residual',
         'tangled', 'no batch norm', 'used twice'])
 def test_other_networks(device_list, layers):
-    check_that_k_devices_equal_one(lambda: sequential(*layers(), nn.Dense(10)), device_list, 2, sizes=(7, 1, 4))
+    equals_gluon(partial(train, make=lambda: sequential(*layers(), nn.Dense(10)), sizes=(7, 1, 4)), device_list(2))
 
 
 def test_an_interrupted_backward_pass_can_be_tried_again(device_list, monkeypatch):

@@ -46,10 +46,15 @@ def _values(found):
 
 def _parameters(net):
     for name, arrays in copies(net).items():
-        first, *others = (array.asnumpy() for array in arrays)
-        assert all(numpy.array_equal(first, other) for other in others), f'{name} differs between devices'
         if not name.endswith('gamma') or by_name(net)[name].grad_req != 'null':  # plain Gluon sets that to 1
-            yield name, first
+            yield name, same(arrays, name)
+
+
+def same(arrays, name='an array'):
+    """Return the first of the copies on several devices, which must be exactly equal, as a NumPy array."""
+    first, *others = (array.asnumpy() for array in arrays)
+    assert all(numpy.array_equal(first, other) for other in others), f'{name} differs between devices'
+    return first
 
 
 def rows(shards):
@@ -92,8 +97,9 @@ def started(net, devices, rng, *shapes, scale=0.5):
         for device in devices if shapes else ():
             net(*(array(numpy.zeros((1, *shape)), dtype='float32', ctx=device) for shape in shapes))
     net.cast('float64')
-    for param in trainable(net):  # also the gamma that a batch norm without scale ignores
-        param.set_data(array(rng.normal(scale=scale, size=param.shape), dtype='float64', ctx=devices[0]))
+    for name, param in by_name(net).items():
+        if 'running' not in name:  # also the gamma that a batch norm without scale ignores
+            param.set_data(array(rng.normal(scale=scale, size=param.shape), dtype='float64', ctx=devices[0]))
     return net
 
 

@@ -65,6 +65,10 @@ def split_batch_multi_inputs(X, y, devices):
     return list(zip(*X_shards)), y_shards
 
 
+def as_mxnet(data):
+    return tuple(map(as_mxnet, data)) if isinstance(data, tuple) else np.array(data, dtype=data.dtype)
+
+
 def words(rng, rows, *shape):
     return rng.integers(0, VOCAB, (rows, *shape)).astype('int32')
 

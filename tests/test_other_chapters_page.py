@@ -5,9 +5,8 @@ from pathlib import Path
 import book_steps
 import numpy
 import pytest
-from book_steps import ADAM, CHAPTERS, plain, started
+from book_steps import ADAM, CHAPTERS, as_mxnet, plain, started
 from docs_code import blocks
-from test_other_chapters import as_mxnet
 
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, gluon, mx, np
 from gluon_mgpu.programs.check.contents import find_all

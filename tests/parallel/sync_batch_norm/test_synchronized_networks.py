@@ -154,7 +154,7 @@ def steps(devices, rng, wrap, network, shapes, losses_of=slice(None), frozen=(),
     net = started(network(), devices, rng, *shapes)
     for name in frozen:
         by_name(net)[name].grad_req = 'null'
-    trainer, fast = on_each_device(trainable(net), 'sgd', {'learning_rate': 0.001}), wrap(net)
+    trainer, fast = on_each_device(trainable(net), 'sgd', {'learning_rate': 1e-5}), wrap(net)
     for n in (7, 2, 5):
         inputs = [array(rng.normal(size=(n, *shape)), dtype='float64') for shape in shapes]
         shards = [split_and_load(X, devices) for X in inputs]

@@ -2,7 +2,6 @@
 import onnx
 import pytest
 from bfloat16 import needs_bfloat16
-from networks.test_static_shapes import STATIC
 
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
@@ -14,6 +13,7 @@ from gluon_mgpu.programs.onnx.writing import to_onnx
 from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 
 nn = gluon.nn
+STATIC = {'static_alloc': True, 'static_shape': True}
 MEAN = 10
 
 

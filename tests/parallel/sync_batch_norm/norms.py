@@ -2,11 +2,12 @@
 from functools import partial
 
 import numpy
+import pytest
 from equals_one import Plain, equals_one, sequential, started
 from trainers import on_each_device, trainable
 
 from gluon_mgpu import concise
-from gluon_mgpu.mxnet_setup.compat import gluon, np
+from gluon_mgpu.mxnet_setup.compat import autograd, gluon, np
 from gluon_mgpu.networks.loss import cross_entropy
 from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
@@ -41,6 +42,23 @@ def trained(devices, **options):
 def equals_gluon(program, devices, **options):
     """Compare ``program(devices, rng, wrap=SyncBatchNorm)`` with plain Gluon on one device."""
     equals_one(partial(program, wrap=SyncBatchNorm), devices, one=partial(program, wrap=Plain), **options)
+
+
+def backward(fast, X_shards, loss=lambda y_hat: y_hat.sum()):
+    with autograd.record():
+        ls = [loss(y_hat) for y_hat in fast.forward(X_shards)]
+    fast.backward(ls)
+
+
+def square(y_hat):
+    return (y_hat ** 2).sum()
+
+
+def refuses(fast, message, *shards):
+    """Check that a batch is an error of one line."""
+    with autograd.record(), pytest.raises(ValueError, match=message) as error:
+        fast.forward(*shards)
+    assert len(str(error.value).splitlines()) == 1
 
 
 def norm_of(net, devices):

@@ -7,8 +7,7 @@ import oracle
 import pytest
 from bfloat16 import needs_bfloat16
 from equals_one import Plain, equals_one, rows, sequential, started, total_gradients
-from norms import equals_gluon, norm_of, small_net, train, trained
-from semantics import array, semantics
+from norms import backward, equals_gluon, norm_of, refuses, small_net, square, train, trained
 from slow import slow
 from threads import Threads, without_rows
 from trainers import on_each_device, trainable
@@ -125,8 +124,7 @@ def test_the_backward_pass_of_autograd_is_refused(device_list):
     with autograd.record():
         ls = [y_hat.sum() for y_hat in net.forward(X_shards)]
     autograd.backward(ls)
-    with autograd.record(), pytest.raises(ValueError, match=r'call net.backward\(ls\)'):
-        net.forward(X_shards)
+    refuses(net, r'call net.backward\(ls\)', X_shards)
 
 
 def test_forward_is_only_for_training(device_list):
@@ -142,25 +140,7 @@ def test_two_shards_on_one_device_are_refused(device_list):
     """MXNet would use the gradient of one only."""
     net, (X, _) = small_net(), split_and_load(np.ones((4, 1, 12, 12)), device_list(2))
     net.initialize(ctx=device_list(2))
-    with autograd.record(), pytest.raises(ValueError, match='^X_shards are on .*: pass one array per device, and'):
-        SyncBatchNorm(net).forward([X, X])
-
-
-@pytest.mark.parametrize('num_frozen', [1, 3, 5])  # before the first batch norm, between two, before the last layer
-def test_frozen_layers(num_frozen, device_list):
-    def program(devices, rng, wrap):
-        net = started(small_net(), devices, rng, (1, 12, 12))
-        for i in range(num_frozen):
-            for param in net[i].collect_params().values():
-                param.grad_req = 'null'
-        X_shards, fast = split_and_load(rng.normal(size=(4, 1, 12, 12)), devices), wrap(net)
-        with autograd.record():
-            y_hats = fast.forward(X_shards)
-            ls = [(y_hat ** 2).sum() for y_hat in y_hats]
-        fast.backward(ls)
-        yield total_gradients(net)
-
-    equals_gluon(program, device_list(2))
+    refuses(SyncBatchNorm(net), '^X_shards are on .*: pass one array per device, and', [X, X])
 
 
 def test_losses_need_not_depend_on_all_shards(device_list):
@@ -172,7 +152,7 @@ def test_losses_need_not_depend_on_all_shards(device_list):
         synchronized = SyncBatchNorm(net)
         with autograd.record():
             first, second = synchronized.forward(X_shards)
-            ls = [(first ** 2).sum()] if factor else [(first ** 2).sum(), 0 * second.sum()]
+            ls = [square(first)] if factor else [square(first), 0 * second.sum()]
         synchronized.backward(ls)
         found.append([grad.asnumpy() for param in trainable(net) for grad in param.list_grad()])
     for expected, grad in zip(*found):
@@ -191,21 +171,16 @@ def test_workers_equal_one_device(device_list, devices_of_each):
     rng = numpy.random.default_rng(1)
     batches = [np.array(rng.normal(50, 1, size=(n, 1, 12, 12)), dtype='float64') for n in (7, 3)]
 
-    def step(net, X_shards):
-        with autograd.record():
-            ls = [(y_hat ** 2).sum() for y_hat in net.forward(X_shards)]
-        net.backward(ls)
-
     def train_worker(workers):
         net, used = SyncBatchNorm(nets[workers.rank], workers), devices_on[workers.rank]
         for X in batches:
-            step(net, [shard for shard in split_and_load(X, devices[:ends[-1]]) if shard.ctx in used])
+            backward(net, [shard for shard in split_and_load(X, devices[:ends[-1]]) if shard.ctx in used], square)
         npx.waitall()
 
     Threads.run(len(nets), train_worker)
     fast = SyncBatchNorm(one)
     for X in batches:
-        step(fast, [X.as_in_ctx(device)])
+        backward(fast, [X.as_in_ctx(device)], square)
     for name, expected in by_name(one).items():
         params = [by_name(net)[name] for net in nets]
         found = [array.asnumpy() for param in params for array in param.list_data()]
@@ -219,14 +194,7 @@ def test_workers_equal_one_device(device_list, devices_of_each):
 @without_rows
 def test_a_part_without_rows_on_any_worker(devices):
     nets = [started(small_net(), devices, numpy.random.default_rng(0), (1, 12, 12)) for _ in range(2)]
-
-    def step(workers):
-        synchronized = SyncBatchNorm(nets[workers.rank], workers)
-        with autograd.record():
-            assert synchronized.forward([]) == []
-        synchronized.backward([])
-
-    Threads.run(2, step)
+    Threads.run(2, lambda workers: backward(SyncBatchNorm(nets[workers.rank], workers), []))
     unchanged = started(small_net(), devices, numpy.random.default_rng(0), (1, 12, 12))
     for net in nets:
         for name, arrays in copies(unchanged).items():
@@ -242,8 +210,7 @@ def test_an_input_that_needs_gradients_behind_frozen_norms(devices):
     X.attach_grad()
     workers = Workers()
     workers.size = 2
-    with autograd.record(), pytest.raises(ValueError, match='does not pass gradients on to X through a batch norm'):
-        SyncBatchNorm(net, workers).forward([X])
+    refuses(SyncBatchNorm(net, workers), 'does not pass gradients on to X through a batch norm', [X])
 
 
 def generator_and_discriminator(devices, rng):
@@ -286,39 +253,14 @@ def test_losses_that_depend_on_two_networks(last, devices, rng):
     with pytest.raises(ValueError, match='^the losses also depend on another SyncBatchNorm, which gets no gradients'):
         nets[last].backward(ls)
     for net in nets:  # the next step begins anew
-        with autograd.record():
-            ls = [y_hat.sum() for y_hat in net.forward(Z)]
-        net.backward(ls)
-
-
-@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no networks of mx.nd')
-def test_a_residual_of_mx_nd(device_list):
-    """The sum of what the layers return and their input, which needs no gradient."""
-    class Residual(gluon.HybridBlock):
-        def __init__(self):
-            super().__init__()
-            self.layers = sequential(nn.Dense(4, in_units=3), nn.BatchNorm(in_channels=4), nn.Dense(3, in_units=4))
-
-        def hybrid_forward(self, F, X):
-            return 0.1 * self.layers(X) + X
-
-    def program(devices, rng, wrap):
-        net = started(Residual(), devices, rng)
-        X_shards, fast = split_and_load(array(rng.normal(size=(7, 3)), dtype='float64'), devices), wrap(net)
-        with autograd.record():
-            ls = [(Y ** 3).sum() for Y in fast.forward(X_shards)]
-        fast.backward(ls)
-        yield total_gradients(net)
-
-    with semantics('nd'):
-        equals_gluon(program, device_list(3))
+        backward(net, Z)
 
 
 def test_a_shard_without_rows(devices):
     net = small_net()
     net.initialize(ctx=devices)
-    with autograd.record(), pytest.raises(ValueError, match='^a shard has no rows: leave it out'):
-        SyncBatchNorm(net).forward([np.ones((n, 1, 12, 12), ctx=device) for n, device in zip((2, 0), devices)])
+    refuses(SyncBatchNorm(net), '^a shard has no rows: leave it out',
+            [np.ones((n, 1, 12, 12), ctx=device) for n, device in zip((2, 0), devices)])
 
 
 class WithUnused(HybridBlock):
@@ -339,7 +281,7 @@ def test_losses_that_use_parameters_directly(k, device_list):
         for _ in range(2):  # the second time, gradients of the first are there
             with autograd.record():
                 y_hats = fast.forward(X_shards)
-                ls = [(y_hat ** 2).sum() + len(y_hat) * penalty(y_hat.ctx, trainable(net)) for y_hat in y_hats]
+                ls = [square(y_hat) + len(y_hat) * penalty(y_hat.ctx, trainable(net)) for y_hat in y_hats]
             fast.backward(ls)
             yield total_gradients(net)
 
@@ -365,7 +307,7 @@ def test_an_encoder_in_front(grad_req, device_list):
         for _ in range(2):
             with autograd.record():
                 codes = [encoder(X) for X in X_shards]
-                ls = [(y_hat ** 2).sum() + (code ** 3).sum() + len(code) * penalty(code.ctx, params)
+                ls = [square(y_hat) + (code ** 3).sum() + len(code) * penalty(code.ctx, params)
                       for y_hat, code in zip(fast.forward(codes), codes)]
             fast.backward(ls)
             yield total_gradients(encoder, net), rows([X.grad for X in X_shards])
@@ -380,9 +322,7 @@ def test_layers_that_are_frozen_later(device_list):
         net[1].weight.grad_req = 'null' if frozen else 'write'
         for grad in net[1].bias.list_grad():
             grad[:] = 7
-        with autograd.record():
-            ls = [Y.sum() for Y in block.forward(X_shards)]
-        block.backward(ls)
+        backward(block, X_shards)
         assert [grad.tolist() for grad in net[1].bias.list_grad()] == [[3, 3], [2, 2]]
 
 
@@ -391,9 +331,7 @@ def test_the_batch_after_an_exception_in_the_loss(device_list):
     with pytest.raises(ZeroDivisionError), autograd.record():
         block.forward(X_shards)
         raise ZeroDivisionError
-    with autograd.record():
-        ls = [Y.sum() for Y in block.forward(X_shards)]
-    block.backward(ls)
+    backward(block, X_shards)
     assert [grad.tolist() for grad in block.block[1].bias.list_grad()] == [[3, 3], [2, 2]]
 
 
@@ -443,11 +381,9 @@ def test_forward_hooks_are_refused(devices):
     net.initialize(ctx=devices)
     handle = net[0].register_forward_hook(print)
     X_shards = split_and_load(np.ones((4, 1, 12, 12)), devices)
-    with autograd.record(), pytest.raises(ValueError, match=r'cannot be traced \(it has forward hooks, .*: detach'):
-        SyncBatchNorm(net).forward(X_shards)
+    refuses(SyncBatchNorm(net), r'cannot be traced \(it has forward hooks, .*: detach', X_shards)
     handle.detach()
-    with autograd.record():
-        assert len(SyncBatchNorm(net).forward(X_shards)) == len(devices)
+    backward(SyncBatchNorm(net), X_shards)
 
 
 @pytest.mark.parametrize('is_older', [False, pytest.param(True, marks=pytest.mark.skipif(
@@ -469,8 +405,8 @@ def test_functions_of_autograd_are_refused(is_older, devices):
             return Own()(X)[0]
 
     X_shards = [np.ones((2, 2), ctx=device) for device in devices]
-    with autograd.record(), pytest.raises(ValueError, match='^(Net|Older) calls Own, an autograd.Function, whose grad'):
-        SyncBatchNorm(Older() if is_older else Net()).forward(X_shards)
+    refuses(SyncBatchNorm(Older() if is_older else Net()), '^(Net|Older) calls Own, an autograd.Function, whose grad',
+            X_shards)
 
 
 @pytest.mark.parametrize('net', [gluon.nn.Sequential(), lambda X: X])

@@ -65,6 +65,10 @@ def split_batch_multi_inputs(X, y, devices):
     return list(zip(*X_shards)), y_shards
 
 
+def as_mxnet(data):
+    return tuple(map(as_mxnet, data)) if isinstance(data, tuple) else np.array(data, dtype=data.dtype)
+
+
 def words(rng, rows, *shape):
     return rng.integers(0, VOCAB, (rows, *shape)).astype('int32')
 
@@ -542,7 +546,3 @@ WRONG = {  # the chapter, its step with a mistake, most of them the book's, and 
     'GAN: gradients of the generator': ('GAN', with_old_gradients(step_of_gan),
                                         'set the gradients of devices without rows, and of layers that a batch'),
 }
-
-
-def as_mxnet(data):
-    return tuple(map(as_mxnet, data)) if isinstance(data, tuple) else np.array(data, dtype=data.dtype)

@@ -4,12 +4,13 @@ import re
 import numpy
 import pytest
 from book_steps import split_batch_multi_inputs
+from equals_one import equals_one, sequential
+from semantics import semantics
 from trainers import on_each_device, trainable
 
 import gluon_mgpu as d2l
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np
 from gluon_mgpu.outputs.plot import Animator
-from gluon_mgpu.programs.onnx.graph import semantics_of
 from gluon_mgpu.training.parameters import parameters_by_name
 
 nn = gluon.nn
@@ -32,16 +33,14 @@ class TwoInputs(nn.Block):
         return self.out(self.dense(A) * self.dense(B))
 
 
-def make(devices, net=None):
-    mx.random.seed(0)
-    net = net or TwoInputs()
+def make(devices):
+    net = TwoInputs()
     net.initialize(init.Normal(0.5), ctx=devices)
     net.cast('float64')
     return net
 
 
-def batches(seed, rows=ROWS):
-    rng = numpy.random.default_rng(seed)
+def batches(rng, rows=ROWS):
     return [(tuple(np.array(rng.normal(size=(n, 5)), dtype='float64') for _ in range(2)),
              np.array(rng.integers(0, 3, n), dtype='int32')) for n in rows]
 
@@ -56,7 +55,7 @@ def with_updates_on_each_device(devices):
     return net, on_each_device(trainable(net), 'sgd', SGD)
 
 
-def by_gluon(net, data, divisor=None):
+def by_gluon(net, data):
     """Train on one device; yield the sum of the losses and the number of correct rows of each batch."""
     params = [param for name, param in parameters_by_name(net).items() if 'unused' not in name]
     trainer = gluon.Trainer(params, 'sgd', SGD)
@@ -65,52 +64,50 @@ def by_gluon(net, data, divisor=None):
             y_hat = net(X)
             l = loss(y_hat, y)
         l.backward()
-        trainer.step(divisor or len(y))
+        trainer.step(len(y))
         yield l.sum().item(), (y_hat.asnumpy().argmax(axis=1) == y.asnumpy()).sum()
 
 
-def check_equal(net, expected):
-    for name, param in parameters_by_name(net).items():
-        for array in param.list_data():
-            numpy.testing.assert_allclose(array.asnumpy(), parameters_by_name(expected)[name].list_data()[0].asnumpy(),
-                                          rtol=1e-9, atol=1e-12, err_msg=name)  # float64
+def one_by_gluon(devices, rng):
+    net = make(devices)
+    for found in by_gluon(net, batches(rng)):
+        yield net, found
 
 
 @pytest.mark.parametrize('way', [with_gluon, with_updates_on_each_device])
 @pytest.mark.parametrize('k', [1, 2, 3])
-def test_batches_of_any_number_of_rows(k, way, device_list, seed):
-    devices = device_list(k)
-    net, trainer = way(devices)
-    found = [d2l.train_batch_ch13(net, X, y, loss, trainer, devices) for X, y in batches(seed)]
-    one = make(devices[:1])
-    numpy.testing.assert_allclose(found, list(by_gluon(one, batches(seed))), rtol=1e-6)  # MXNet 2 sums in float32
-    check_equal(net, one)
+def test_batches_of_any_number_of_rows(k, way, device_list):
+    def program(devices, rng):
+        net, trainer = way(devices)
+        for X, y in batches(rng):
+            yield net, d2l.train_batch_ch13(net, X, y, loss, trainer, devices)
+
+    equals_one(program, device_list(k), one_by_gluon, tolerance=1e-6)  # MXNet 2 sums losses in float32
 
 
 @pytest.mark.parametrize('make_trainer', [gluon.Trainer, on_each_device])
-def test_a_layer_that_only_some_batches_use(make_trainer, devices, seed):
-    results = []
-    for used_devices in (devices[:1], devices):
-        net = make(used_devices)
+def test_a_layer_that_only_some_batches_use(make_trainer, devices):
+    def program(devices, rng):
+        net = make(devices)
         trainer = make_trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1})
-        for i, (X, y) in enumerate(batches(seed)):
+        for i, (X, y) in enumerate(batches(rng)):
             layers = net if i % 2 else lambda X, out=net.out: out(X[0][:, :4])  # the second and the fourth use all
-            d2l.train_batch_ch13(layers, X, y, loss, trainer, used_devices)
-        results.append(net)
-    check_equal(*results[::-1])
+            d2l.train_batch_ch13(layers, X, y, loss, trainer, devices)
+            yield net
+
+    equals_one(program, devices)
 
 
-def test_a_function_instead_of_a_network(device_list, seed):
+def test_a_function_instead_of_a_network(device_list, rng):
     """Its batch norm, which the Trainer knows, gets statistics on devices without rows as well."""
-    found, data = [], [(X, y) for (X, _), y in batches(seed)]
-    for is_function in (False, True):
-        net = nn.Sequential()
-        net.add(nn.BatchNorm(in_channels=5), nn.Dense(3, in_units=5))
-        make(device_list(3), net)
-        trainer, called = gluon.Trainer(net.collect_params(), 'sgd', SGD), net.__call__ if is_function else net
+    found, data = [], [(X.astype('float32'), y) for (X, _), y in batches(rng)]
+    for of in (lambda net: net, lambda net: net.__call__):
+        net = sequential(nn.BatchNorm(in_channels=5), nn.Dense(3, in_units=5))
+        net.initialize(init.One(), ctx=device_list(3))
+        trainer = gluon.Trainer(net.collect_params(), 'sgd', SGD)
         for X, y in data:
-            d2l.train_batch_ch13(called, X, y, loss, trainer, device_list(3))
-        d2l.train_ch13(called, data, data, loss, trainer, 2, device_list(3))
+            d2l.train_batch_ch13(of(net), X, y, loss, trainer, device_list(3))
+        d2l.train_ch13(of(net), data, data, loss, trainer, 2, device_list(3))
         found.append([[array.asnumpy() for array in param.list_data()] for param in net.collect_params().values()])
     for a, b in zip(*found):
         numpy.testing.assert_array_equal(a, b)
@@ -118,7 +115,7 @@ def test_a_function_instead_of_a_network(device_list, seed):
 
 @pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no networks of mx.nd')
 def test_a_network_of_mx_nd(devices):
-    with semantics_of(mx.nd.ones(1)):
+    with semantics('nd'):
         net = nn.Dense(2, in_units=1)
         net.initialize(init.Zero(), ctx=devices)
         X, y = mx.nd.ones((3, 1)), mx.nd.array([0, 0, 1])
@@ -129,51 +126,52 @@ def test_a_network_of_mx_nd(devices):
 
 @pytest.mark.parametrize('options', [[], [split_batch_multi_inputs]])
 @pytest.mark.parametrize('k', [1, 2, 3])
-def test_train_ch13(k, options, device_list, seed, capsys):
+def test_train_ch13(k, options, device_list, rng, seed, capsys):
     devices = device_list(k)
-    net, trainer = with_gluon(devices)
-    d2l.train_ch13(net, batches(seed), batches(seed + 1), loss, trainer, 2, devices, *options)
-    first, second, last, speed = capsys.readouterr().out.splitlines()
+    train_iter, test_iter = batches(rng), batches(rng)
     one = make(devices[:1])
-    ls, correct = zip(*by_gluon(one, batches(seed) * 2))
-    check_equal(net, one)
-    test_acc = d2l.evaluate_accuracy_gpu(one, batches(seed + 1))
+    ls, correct = zip(*by_gluon(one, train_iter * 2))
+    mx.random.seed(seed)
+    net, trainer = with_gluon(devices)
+    d2l.train_ch13(net, train_iter, test_iter, loss, trainer, 2, devices, *options)
+    first, second, last, speed = capsys.readouterr().out.splitlines()
+    test_acc = d2l.evaluate_accuracy_gpu(one, test_iter)
     expected = f'loss {sum(ls[5:]) / 21:.3f}, train acc {sum(correct[5:]) / 21:.3f}, test acc {test_acc:.3f}'
     assert first.startswith(f'epoch 1/2: loss {sum(ls[:5]) / 21:.3f}, test acc ') and last == expected
     assert re.sub(', train acc [^,]*', '', last) in second
     assert speed.endswith(f' examples/sec on {devices}')
 
 
-def test_train_ch13_uses_all_devices(devices, seed, monkeypatch, capsys):
+def test_train_ch13_uses_all_devices(devices, rng, monkeypatch, capsys):
     monkeypatch.setattr('gluon_mgpu.devices.lists.try_all_gpus', lambda: devices)
     net, trainer = with_gluon(devices)
-    d2l.train_ch13(net, batches(seed), batches(seed), loss, trainer, 1)
+    d2l.train_ch13(net, batches(rng), batches(rng), loss, trainer, 1)
     assert str(devices) in capsys.readouterr().out
 
 
-def test_the_curve_has_three_lines(devices, seed, monkeypatch):
+def test_the_curve_has_three_lines(devices, rng, monkeypatch):
     animators, add = [], Animator.add
     monkeypatch.setattr(Animator, 'add', lambda self, x, y: animators.append(self) or add(self, x, y))
     net, trainer = with_gluon(devices)
-    d2l.train_ch13(net, batches(seed), batches(seed), loss, trainer, 3, devices)
+    d2l.train_ch13(net, batches(rng), batches(rng), loss, trainer, 3, devices)
     animator, = set(animators)
     assert animator.X == [[1, 2, 3]] * 3 and animator.Y[0][0] > animator.Y[0][2] > 0
 
 
-def test_mistakes_of_the_caller(device_list):
+def test_mistakes_of_the_caller(device_list, rng):
     devices = device_list(3)
     net, trainer = with_gluon(devices)
-    X, y = batches(0)[0]
+    X, y = batches(rng)[0]
     with pytest.raises(ValueError, match=r'^the Trainer was made for .* but the step is on'):
         d2l.train_batch_ch13(net, X, y, loss, trainer, devices[:2])
     with pytest.raises(ValueError, match=r'^the loss has 3 values for 7 rows: return one for each row'):
         d2l.train_ch13(net, [(X, y)], [(X, y)], lambda *args: loss(*args).mean(), trainer, 1, devices)
     with pytest.raises(ValueError, match='can be read only once'):
-        d2l.train_ch13(net, iter(batches(0)), batches(0), loss, trainer, 2, devices)
+        d2l.train_ch13(net, iter(batches(rng)), batches(rng), loss, trainer, 2, devices)
 
 
 @pytest.mark.parametrize('sizes', [(3,), (2, 1), (0, 2, 1)])
-def test_a_split_that_leaves_out_a_device(sizes, device_list):
+def test_a_split_that_leaves_out_a_device(sizes, device_list, rng):
     """Its gradient would be that of an earlier batch."""
     devices = device_list(3)
     net, trainer = with_gluon(devices)
@@ -183,6 +181,6 @@ def test_a_split_that_leaves_out_a_device(sizes, device_list):
         return [[array[end - size:end].as_in_ctx(device) for end, size, device in zip(ends, sizes, devices)]
                 for array in (X, y)]
 
-    (X, _), y = batches(0, [3])[0]
+    (X, _), y = batches(rng, [3])[0]
     with pytest.raises(ValueError, match='^split_f leaves a device without rows: each of the first 3 must get some$'):
         d2l.train_batch_ch13(net, X, y, loss, trainer, devices, split_f)

@@ -13,6 +13,7 @@ from gluon_mgpu.programs.onnx.writing import to_onnx
 from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 
 nn = gluon.nn
+STATIC = {'static_alloc': True, 'static_shape': True}
 MEAN = 10
 STATIC = {'static_alloc': True, 'static_shape': True}
 

@@ -1,64 +1,50 @@
 """The loops of the book's other chapters: k devices equal one with plain Gluon, in float64."""
-from functools import cache, partial
+from functools import partial
 
-import numpy
 import pytest
 from book_steps import CHAPTERS, WRONG, as_mxnet, as_one, plain
+from equals_one import equals_one, same
 from slow import slow
 
 import gluon_mgpu as d2l
-from gluon_mgpu.mxnet_setup.compat import gluon, mx
+from gluon_mgpu.mxnet_setup.compat import gluon
 from gluon_mgpu.programs.check.contents import find_all
 
 ROWS = [7, 7, 2, 6, 1]  # the language model continues states from the first batch to the second
 
 
-def train(chapter, way, devices, seed):
-    """Return the copies of each parameter after some batches."""
-    mx.random.seed(seed)
-    rng = numpy.random.default_rng(seed)
+def train(devices, rng, chapter, way):
     state = chapter.make(way, devices)
     for rows in ROWS:
         chapter.step(state, *map(as_mxnet, chapter.batch(rng, rows)), devices)
-    return [[array.asnumpy() for array in param.list_data()] for _, param in find_all(state, gluon.Parameter)]
-
-
-@cache
-def train_plainly(name, device, seed):
-    return train(CHAPTERS[name], plain, [device], seed)
+        yield [same(param.list_data()) for _, param in find_all(state, gluon.Parameter)]
 
 
 @pytest.mark.parametrize('k', [slow(1), slow(2), 3])
 @pytest.mark.parametrize('name', CHAPTERS)
-def test_k_devices_equal_one(name, k, device_list, seed):
-    expected = train_plainly(name, *device_list(1), seed)
-    found = train(CHAPTERS[name], as_one, device_list(k), seed)
-    assert len(found) == len(expected) > 0
-    for arrays, [one] in zip(found, expected):
-        assert len(arrays) == k
-        for array in arrays:
-            numpy.testing.assert_allclose(array, one, rtol=1e-9, atol=1e-12)  # float64
+def test_k_devices_equal_one(name, k, device_list):
+    equals_one(partial(train, chapter=CHAPTERS[name], way=as_one), device_list(k),
+               one=partial(train, chapter=CHAPTERS[name], way=plain))
 
 
-def check(name, step, seed, devices=None):
-    rng = numpy.random.default_rng(seed)
+def check(name, step, rng, devices=None):
     make, _, batch = CHAPTERS[name]
     return d2l.check_data_parallel(partial(make, as_one), step, [batch(rng, 16) for _ in range(2)], devices)
 
 
 @pytest.mark.parametrize('name', [name if name == 'GAN' else slow(name) for name in CHAPTERS])
-def test_the_check_accepts_it(name, seed):
+def test_the_check_accepts_it(name, rng):
     if name == 'fine-tuning':
         with pytest.raises(ValueError, match='^train_batch freezes or unfreezes parameters: do so in make'):
-            check(name, CHAPTERS[name].step, seed)
+            check(name, CHAPTERS[name].step, rng)
         return
-    report = check(name, CHAPTERS[name].step, seed)
+    report = check(name, CHAPTERS[name].step, rng)
     assert report.ok, report
 
 
 @pytest.mark.slow  # quick: test_bert_and_the_check of the next file
 @pytest.mark.parametrize('mistake', WRONG)
-def test_the_check_names_a_mistake(mistake, device_list, seed):
+def test_the_check_names_a_mistake(mistake, device_list, rng):
     name, step, words = WRONG[mistake]
-    report = check(name, step, seed, device_list(2))
+    report = check(name, step, rng, device_list(2))
     assert not report.ok and words in ' '.join(str(report).split()), report

@@ -1,11 +1,15 @@
 """A batch in parts: its rows, the sums of its gradients, and one update."""
+from functools import partial
+
 import numpy
 import pytest
 from bfloat16 import needs_bfloat16
+from equals_one import equals_one, sequential, started
 from trainers import trainable
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.mxnet_setup.compat import HybridBlock, gluon, init, np, npx
+from gluon_mgpu.networks.loss import cross_entropy
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.parallel.accumulation import concise_in_parts, scratch_in_parts
 from gluon_mgpu.training.run import Run
@@ -75,22 +79,20 @@ def test_sums_of_gradients(rows, used_in, share, num_parts, device_list):
 
 def test_a_layer_used_twice(devices):
     """MXNet 2 lists its parameters once for each use; their sums must be added once."""
-    weights, loss = [], gluon.loss.SoftmaxCrossEntropyLoss()
-    for step in (concise.train_batch, concise_in_parts(concise.train_batch, 2)):
-        npx.random.seed(0)
-        layer, net = gluon.nn.Dense(4, in_units=4), gluon.nn.HybridSequential()
-        net.add(layer, layer)
-        net.initialize(init=init.Normal(0.5), ctx=devices)
+    def program(devices, rng, step):
+        layer = gluon.nn.Dense(4, in_units=4)
+        net = started(sequential(layer, layer), devices, rng)
         trainer = gluon.Trainer(trainable(net), 'sgd', {'learning_rate': 0.1})
-        step(np.arange(32.0).reshape(8, 4) / 32, np.arange(8) % 4, net, loss, trainer, devices, 8)
-        weights.append(layer.weight.data(devices[0]).asnumpy())
-    numpy.testing.assert_allclose(*weights, rtol=1e-5)  # float32, sums in another order
+        step(rng.normal(size=(8, 4)), rng.integers(0, 4, 8), net, cross_entropy, trainer, devices, 8)
+        yield net
+
+    equals_one(partial(program, step=concise_in_parts(concise.train_batch, 2)), devices,
+               one=partial(program, step=concise.train_batch))
 
 
 def test_batch_norm_sees_the_parts(devices, rng):
     """By hand: each part moves the running mean by a tenth of the way to the mean of its own rows."""
-    net = gluon.nn.HybridSequential()
-    net.add(gluon.nn.Flatten(), gluon.nn.BatchNorm(), gluon.nn.Dense(10))
+    net = sequential(gluon.nn.Flatten(), gluon.nn.BatchNorm(), gluon.nn.Dense(10))
     X = rng.random((7, 1, 28, 28)).astype('float32')  # parts of 4 and 3 rows, each split into 2 and 2, 2 and 1
     data = [(np.array(X), np.arange(7))]
     concise.train(2, 7, 0.1, devices=devices[:2], data=(data, data), net=net, run=Run(1, quiet=True),
@@ -112,7 +114,7 @@ def test_low_precision(devices, rng):
         npx.random.seed(0)
         net.initialize(init.Xavier(), ctx=devices, force_reinit=True)
         trainer = RecordingTrainer(net)
-        step(np.array(X), np.arange(len(X)) % 4, net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, devices, len(X))
+        step(np.array(X), np.arange(len(X)) % 4, net, cross_entropy, trainer, devices, len(X))
         found.append(trainer.seen[0][1:])
     for half, whole in zip(*found):
         numpy.testing.assert_allclose(whole, 2 * numpy.array(half), rtol=1e-3, atol=1e-3)

@@ -1,18 +1,20 @@
 """Allreduce algorithms, compared with NumPy's sums."""
 import re
 import threading
+from functools import partial
 from pathlib import Path
 
 import numpy
 import oracle
 import pytest
+from equals_one import equals_one, same
+from semantics import semantics
 from slow import slow
 
 from gluon_mgpu import scratch
 from gluon_mgpu.mxnet_setup.compat import mx, np
 from gluon_mgpu.parallel import allreduce
 from gluon_mgpu.parallel.allreduce import ALGORITHMS
-from gluon_mgpu.programs.onnx.graph import semantics_of
 
 SHAPES = [(), (1,), (2,), (3,), (7,), (2, 3, 5), (1000,), (0,)]  # some have fewer elements than devices
 DTYPES = ['float32', 'float64', 'float16', 'int32']
@@ -49,7 +51,7 @@ def test_every_device_gets_the_sum_in_place(allreduce, k, device_list, rng):
 @every_algorithm
 @pytest.mark.parametrize('k', [1, 2, 3, 5])
 def test_arrays_of_mx_nd(allreduce, k, device_list, rng):
-    with semantics_of(mx.nd.ones(1)):
+    with semantics('nd'):
         for shape in [shape for shape in SHAPES if shape and 0 not in shape]:
             arrays = rng.integers(-9, 9, (k, *shape)).astype('float32')
             data = [mx.nd.array(array, ctx=device) for array, device in zip(arrays, device_list(k))]
@@ -96,27 +98,20 @@ def test_does_not_wait(allreduce, device_list, no_waiting):
 
 @pytest.mark.parametrize('name', ALGORITHMS)
 @pytest.mark.parametrize('k', [slow(2), 3])
-def test_training_equals_training_with_star(name, k, device_list, rng):
+def test_training_equals_training_with_star(name, k, device_list):
     """In float64; in some batches, a device gets no rows."""
-    params = oracle.to_mx(oracle.lenet_params(rng, dtype='float64'))
-    batches = [oracle.images(rng, n, dtype='float64') for n in (8, 7, 1, 2)]
-    devices = device_list(k)
-
-    def trained(allreduce):
-        calls = []
-        device_params = [scratch.get_params(params, device) for device in devices]
-        for X, y in batches:
-            scratch.train_batch(*oracle.to_mx([X, y]), device_params, devices, 0.2,
+    def program(devices, rng, allreduce):
+        params = oracle.to_mx(oracle.lenet_params(rng, dtype='float64'))
+        device_params, calls = [scratch.get_params(params, device) for device in devices], []
+        for n in (8, 7, 1, 2):
+            X, y = oracle.to_mx(oracle.images(rng, n, dtype='float64'))
+            scratch.train_batch(X, y, device_params, devices, 0.2,
                                 allreduce=lambda data: calls.append(allreduce(data)))
-        assert len(calls) == len(batches) * len(params)
-        replicas = [numpy.concatenate([p.asnumpy().reshape(-1) for p in replica]) for replica in device_params]
-        assert all((replica == replicas[0]).all() for replica in replicas)
-        return replicas[0]
+            yield [same(copies) for copies in zip(*device_params)]
+        assert len(calls) == 4 * len(params)
 
-    expected = trained(scratch.allreduce)
-    # 4 steps, sums of at most 3 gradients in another order: about 1e-16 each
-    assert abs(trained(ALGORITHMS[name]) - expected).max() < 1e-14
-    assert abs(expected - numpy.concatenate([p.asnumpy().ravel() for p in params])).max() > 1e-3
+    equals_one(partial(program, allreduce=ALGORITHMS[name]), device_list(k), tolerance=1e-14,
+               one=partial(program, allreduce=scratch.allreduce))
 
 
 def test_each_thread_has_its_own_kvstore(devices):

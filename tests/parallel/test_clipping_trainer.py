@@ -1,6 +1,9 @@
 """A Trainer that limits the norm of the gradient, on several devices."""
+from functools import partial
+
 import numpy
 import pytest
+from equals_one import equals_one, sequential, started
 
 from gluon_mgpu import concise
 from gluon_mgpu.mxnet_setup.compat import HybridBlock, autograd, gluon, init, np
@@ -12,44 +15,39 @@ from gluon_mgpu.parallel.workers import Workers
 ROWS = (12, 7, 1)  # also fewer than devices
 
 
-def trained(devices, clip_norm, weight, batch_size=None, parts=1):
-    """Train a dense layer in float64; return its weight on each device after each batch."""
-    net, rng = gluon.nn.Dense(3, in_units=4, use_bias=False), numpy.random.default_rng(1)
-    net.initialize(ctx=devices)
-    net.cast('float64')
-    net.weight.set_data(np.array(weight, dtype='float64'))
+def batches(rng):
+    for rows in (12, 7, 1):  # also fewer than devices
+        yield rng.normal(size=(rows, 4)), rng.integers(0, 3, rows)
+
+
+def clipped(devices, rng, clip_norm, batch_size=None, parts=1):
+    net = started(gluon.nn.Dense(3, in_units=4, use_bias=False), devices, rng)
     trainer = Workers().trainer(net.collect_params(), 'sgd', {'learning_rate': 0.5}, clip_norm)
     step = concise_in_parts(concise.train_batch, parts)
-    results = []
-    for rows in ROWS:
-        X, y = np.array(rng.normal(size=(rows, 4)), dtype='float64'), np.array(rng.integers(0, 3, rows))
-        step(X, y, net, cross_entropy, trainer, devices, batch_size or rows)
-        results.append([w.asnumpy() for w in net.weight.list_data()])
-    return results
+    for X, y in batches(rng):
+        step(X, y, net, cross_entropy, trainer, devices, batch_size or len(y))
+        yield net
+
+
+def clipped_by_numpy(devices, rng, clip_norm, batch_size=None, parts=1):
+    W, scales = rng.normal(scale=0.5, size=(3, 4)), []
+    for X, y in batches(rng):
+        softmax = numpy.exp(X @ W.T)
+        error = softmax / softmax.sum(axis=1, keepdims=True) - numpy.eye(3)[y]
+        gradient = error.T @ X / (batch_size or len(y))
+        scales.append(min(clip_norm / numpy.sqrt((gradient ** 2).sum()), 1))
+        W = W - 0.5 * scales[-1] * gradient
+        yield {'weight': W}
+    assert (min(scales) < 1) == (clip_norm == 0.05)
 
 
 @pytest.mark.parametrize('options', [{}, {'batch_size': 12}, {'parts': 2}])
-@pytest.mark.parametrize('num_devices', [1, 2, 3])
+@pytest.mark.parametrize('k', [1, 2, 3])
 @pytest.mark.parametrize('clip_norm', [0.05, 100.0])  # clipped and not
-def test_clip_norm(clip_norm, num_devices, options, device_list, rng):
-    """The norm is that of the gradient over the rows of all devices, once per step: equal on any number of devices."""
-    weight = rng.normal(size=(3, 4))
-    one = trained(device_list(1), clip_norm, weight, **options)
-    several = trained(device_list(num_devices), clip_norm, weight, **options)
-    W, draws, clipped = weight, numpy.random.default_rng(1), []
-    for rows, of_one, replicas in zip(ROWS, one, several):
-        assert {w.tobytes() for w in replicas} == {replicas[0].tobytes()}
-        assert abs(replicas[0] - of_one[0]).max() < 1e-12  # float64: sums in another order
-        X, y = draws.normal(size=(rows, 4)), draws.integers(0, 3, rows)
-        softmax = numpy.exp(X @ W.T)
-        error = softmax / softmax.sum(axis=1, keepdims=True) - numpy.eye(3)[y]
-        gradient = error.T @ X / options.get('batch_size', rows)
-        scale = min(clip_norm / numpy.sqrt((gradient ** 2).sum()), 1)
-        clipped.append(scale < 1)
-        W = W - 0.5 * scale * gradient
-        # Gluon's SGD keeps 1 / rows in float32
-        numpy.testing.assert_allclose(replicas[0], W, rtol=1e-6, atol=1e-7)
-    assert any(clipped) == (clip_norm == 0.05)
+def test_clip_norm(clip_norm, k, options, device_list):
+    """The norm is that of the gradient over the rows of all devices, once per step."""
+    equals_one(partial(clipped, clip_norm=clip_norm, **options), device_list(k), tolerance=1e-6,  # 1 / rows in float32
+               one=partial(clipped_by_numpy, clip_norm=clip_norm, **options))
 
 
 @pytest.mark.parametrize('clip_norm', [None, 0.5])
@@ -122,8 +120,7 @@ def test_clip_norm_ignores_stale_gradients(devices):
 @pytest.mark.parametrize('float16', ['all', 'the first'])
 def test_clip_norm_of_several_dtypes(float16, devices):
     """In float16, the sum of the squares would overflow."""
-    net = gluon.nn.HybridSequential()
-    net.add(gluon.nn.Dense(400, in_units=200, use_bias=False), gluon.nn.Dense(40, in_units=50, use_bias=False))
+    net = sequential(gluon.nn.Dense(400, in_units=200, use_bias=False), gluon.nn.Dense(40, in_units=50, use_bias=False))
     net.initialize(init.Zero(), ctx=devices)
     (net if float16 == 'all' else net[0]).cast('float16')
     trainer = ClippingTrainer(net.collect_params(), 'sgd', {'learning_rate': 1}, 1)

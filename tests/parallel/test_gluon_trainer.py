@@ -1,8 +1,11 @@
 """Steps with gluon.Trainer: k devices take the steps of one, whichever way it updates, with any optimizer."""
+from functools import partial
 from types import SimpleNamespace
 
 import numpy
 import pytest
+from equals_one import equals_one, squared, started, take_gradients
+from semantics import semantics
 from slow import slow
 from trainers import on_each_device, trainable
 
@@ -12,7 +15,6 @@ from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx
 from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.parallel.step import prepare_idle_devices
 from gluon_mgpu.parallel.workers import Workers
-from gluon_mgpu.programs.onnx.graph import semantics_of
 
 WAYS = [gluon.Trainer, on_each_device]  # the key-value store updates, or each device does
 # Settings with which each device's updates could differ: a rate that changes, and state kept from step to step
@@ -37,26 +39,21 @@ class HalfAsOften(mx.optimizer.SGD):
     update_multi_precision = update
 
 
-def values(net):
-    return [[array.asnumpy() for array in param.list_data()] for param in trainable(net)]
-
-
-def train(make, devices, optimizer, settings):
-    """Train a dense layer on batches that possibly have fewer rows than devices."""
-    mx.random.seed(0)
-    net = gluon.nn.Dense(4, in_units=6, use_bias=False)
-    net.initialize(ctx=devices)
-    net.weight.set_data(np.array(numpy.random.default_rng(0).normal(size=(4, 6)), dtype='float32'))
-    trainer, rng = make(trainable(net), optimizer, settings), numpy.random.default_rng(1)
+def train(devices, rng, make, optimizer):
+    """Train on batches that possibly have fewer rows than devices."""
+    net = started(gluon.nn.Dense(4, in_units=6, use_bias=False), devices, rng)
+    net.cast('float32')  # some optimizers take nothing else
+    settings = {'learning_rate': 0.05, 'wd': 0.01, **SETTINGS.get(optimizer, {})}
+    if optimizer is HalfAsOften:
+        optimizer, settings = HalfAsOften(**settings), None
+    else:
+        settings['lr_scheduler'] = mx.lr_scheduler.FactorScheduler(step=1, factor=0.5, base_lr=0.05)
+    trainer = make(trainable(net), optimizer, settings)
     for rows in (12, 9, 2, 12):
-        X, y = rng.normal(size=(rows, 6)).astype('float32'), rng.normal(size=(rows, 4)).astype('float32')
-        X_shards, y_shards = split_batch(X, y, devices)
-        with autograd.record():
-            ls = [(net(X_shard) - y_shard) ** 2 for X_shard, y_shard in zip(X_shards, y_shards)]
-        autograd.backward(ls)
-        prepare_idle_devices(net, X, devices)
+        X, y = (rng.normal(size=(rows, n)).astype('float32') for n in (6, 4))
+        take_gradients(squared(net), [net], X, y, devices)
         trainer.step(12)
-    return values(net)
+        yield net
 
 
 @pytest.mark.parametrize('make', WAYS)
@@ -65,45 +62,7 @@ def train(make, devices, optimizer, settings):
 def test_optimizers(name, k, make, device_list):
     if make is on_each_device and (name in ONLY_BY_THE_STORE or name is HalfAsOften):
         pytest.skip('drifts apart on several devices, as own-project.md says; the check names it')
-    results = []
-    for devices in (device_list(1), device_list(k)):
-        settings = {'learning_rate': 0.05, 'wd': 0.01, **SETTINGS.get(name, {})}
-        if name is HalfAsOften:
-            results.append(train(make, devices, HalfAsOften(**settings), None))
-        else:
-            settings['lr_scheduler'] = mx.lr_scheduler.FactorScheduler(step=1, factor=0.5, base_lr=0.05)
-            results.append(train(make, devices, name, settings))
-    for one, several in zip(*results):
-        assert {array.tobytes() for array in several} == {several[0].tobytes()}
-        numpy.testing.assert_allclose(several[0], one[0], rtol=1e-4, atol=1e-5)  # float32; some divide by small sums
-
-
-@pytest.mark.parametrize('make', WAYS)
-def test_idle_devices_keep_the_sums_of_gradients(make, device_list):
-    """Three batches with grad_req 'add'; the second has rows for one device only. Equal to one device."""
-    results = []
-    for devices in (device_list(1), device_list(3)):
-        net = gluon.nn.Dense(1, in_units=3)
-        net.initialize(init.Constant(0.5), ctx=devices)
-        trainer = make(trainable(net), 'sgd', {'learning_rate': 0.1})
-        for param in trainable(net):
-            param.grad_req = 'add'
-        rng = numpy.random.default_rng(1)
-        for rows in (12, 1, 6) * 2:
-            X = np.array(rng.normal(size=(rows, 3)), dtype='float32')
-            X_shards, y_shards = split_batch(X, np.zeros(rows), devices)
-            with autograd.record():
-                ls = [(net(X_shard)[:, 0] - y_shard) ** 2 for X_shard, y_shard in zip(X_shards, y_shards)]
-            autograd.backward(ls)
-            prepare_idle_devices(net, X, devices)
-            if rows == 6:
-                trainer.step(19)
-                for param in trainable(net):
-                    for gradient in param.list_grad():
-                        gradient[:] = 0
-        results.append([replicas[0] for replicas in values(net)])
-    for one, several in zip(*results):
-        numpy.testing.assert_allclose(several, one, rtol=1e-5)  # float32 sums of 19 rows
+    equals_one(partial(train, make=make, optimizer=name), device_list(k), tolerance=1e-5)  # float32
 
 
 @pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 exports in another format')
@@ -137,21 +96,17 @@ def test_a_network_from_a_file(make, devices, tmp_path):
 @pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no sparse gradients')
 def test_sparse_gradients_on_a_device_without_rows(device_list):
     """Rows of an earlier batch, which would be moved by their momentum, are no longer in its gradient."""
-    results = []
-    for devices in (device_list(1), device_list(2)):
-        with semantics_of(mx.nd.ones(1)):
-            net = gluon.nn.Embedding(3, 2, sparse_grad=True)
-            net.initialize(init.One(), ctx=devices)
-            trainer = gluon.Trainer(trainable(net), 'sgd', {'learning_rate': 0.1, 'momentum': 0.9})
-            for batch in ([0, 1], [2]):
-                shards = [batch[i::len(devices)] for i in range(min(len(devices), len(batch)))]
-                with autograd.record():
-                    ls = [net(mx.nd.array(shard, ctx=device)) ** 2 for shard, device in zip(shards, devices)]
-                autograd.backward(ls)
-                prepare_idle_devices(net, mx.nd.array(batch), devices)
-                trainer.step(1)
-            results += [w.asnumpy().tolist() for w in net.weight.list_data()]
-    assert results[0] == results[1] == results[2]
+    def program(devices, rng):
+        net = gluon.nn.Embedding(3, 2, sparse_grad=True)
+        net.initialize(init.One(), ctx=devices)
+        trainer = gluon.Trainer(trainable(net), 'sgd', {'learning_rate': 0.1, 'momentum': 0.9})
+        for batch in ([0, 1], [2]):
+            take_gradients(lambda X, y: net(X) ** 2, [net], mx.nd.array(batch), mx.nd.array(batch), devices)
+            trainer.step(1)
+            yield net
+
+    with semantics('nd'):
+        equals_one(program, device_list(2))
 
 
 def test_the_trainer_of_a_process_alone(devices):

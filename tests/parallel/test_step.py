@@ -1,15 +1,19 @@
 """Gradients on several devices, also on those that get no rows; Trainers that do not fit their devices."""
+from functools import partial
+
 import numpy
 import pytest
+from equals_one import equals_one, sequential, started, take_gradients
+from semantics import KINDS, array, semantics
 from trainers import on_each_device, trainable
 
 from gluon_mgpu import concise
 from gluon_mgpu.base.nested import leaves, refill
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np, npx
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, mx, np, npx
+from gluon_mgpu.networks.loss import cross_entropy
 from gluon_mgpu.parallel import step
 from gluon_mgpu.parallel.split import split_and_load, split_batch
-from gluon_mgpu.programs.onnx.graph import semantics_of
-from gluon_mgpu.training.parameters import copies, parameters_by_name, unchanged_names
+from gluon_mgpu.training.parameters import copies, unchanged_names
 
 
 def test_a_batch_without_rows(device_list):
@@ -38,20 +42,15 @@ def test_parameters_instead_of_a_network(of, device_list):
 
 def test_batch_norm_with_a_trainer_of_gluon(device_list):
     """Each device gets the same rows, so that its statistics are those of one device."""
-    found, loss = [], gluon.loss.SoftmaxCrossEntropyLoss()
-    for devices in (device_list(1), device_list(2)):
-        net = gluon.nn.HybridSequential()
-        net.add(gluon.nn.BatchNorm(in_channels=2), gluon.nn.Dense(2, in_units=2))
-        net.initialize(init.One(), ctx=devices)
+    def program(devices, rng):
+        net = started(sequential(gluon.nn.BatchNorm(in_channels=2), gluon.nn.Dense(2, in_units=2)), devices, rng)
         trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1})
         for _ in range(3):  # from the second step on, the key-value store updates
-            concise.train_batch(np.array([[0, 1], [2, 4]] * 2), np.array([0, 1] * 2), net, loss, trainer, devices)
-        npx.waitall()
-        params = parameters_by_name(net).values()
-        found += [numpy.concatenate([param.data(device).asnumpy().ravel() for param in params]) for device in devices]
-    one, first, second = found
-    assert (first == second).all()
-    numpy.testing.assert_allclose(first, one, rtol=1e-5)  # float32
+            X, y = numpy.array([[0.0, 1], [2, 4]] * 2), numpy.array([0, 1] * 2)
+            concise.train_batch(X, y, net, cross_entropy, trainer, devices)
+            yield net
+
+    equals_one(program, device_list(2))
 
 
 def test_statistics_of_a_layer_that_is_never_used(device_list):
@@ -86,49 +85,32 @@ BATCHES = {'list': (lambda X, z: [X, z], lambda net, X: net(X)),
            'columns': (lambda X, z: numpy.concatenate([X, z[:, None]], axis=1), lambda net, X: net(X[:, :3], X[:, 3]))}
 
 
-def train_two_inputs(devices, batch, all_rows, array):
-    """Train on batches of these rows; return parameters and statistics on each device."""
-    rng, net, (join, call) = numpy.random.default_rng(0), TwoInputs(has_norm=max(all_rows) == 1), BATCHES[batch]
-    net.initialize(init.One(), ctx=devices)
-    net.cast('float64')
-    for param in trainable(net):
-        param.set_data(array(rng.normal(size=param.shape), dtype='float64', ctx=devices[0]))
+def train_two_inputs(devices, rng, batch, all_rows):
+    """Train on batches of these rows."""
+    (join, call), net = BATCHES[batch], started(TwoInputs(has_norm=max(all_rows) == 1), devices, rng)
     trainer = on_each_device(trainable(net), 'sgd', {'learning_rate': 0.1})
-
     for rows in all_rows:
-        X, y, z = rng.normal(size=(rows, 3)), rng.normal(size=(rows, 1, 2)), rng.integers(0, 4, rows).astype('float64')
-        batch = join(X, z), (y,)
-        batch = refill(batch, (array(part, dtype='float64') for part in leaves(batch)))
-        X_shards, y_shards = split_batch(*batch, devices)
-        with autograd.record():
-            ls = [((call(net, X_shard) - y_shard[:, 0]) ** 2).sum(axis=1)
-                  for X_shard, (y_shard,) in zip(X_shards, y_shards)]
-        autograd.backward(ls)
-        step.prepare_idle_devices(net, batch[0], devices)
-        assert sum(l.size for l in ls) == rows and {type(l) for l in ls} == {type(array([1]))}
+        X = join(rng.normal(size=(rows, 3)), rng.integers(0, 4, rows))
+        X = refill(X, (array(part, dtype='float64') for part in leaves(X)))
+        y = array(rng.normal(size=(rows, 2)), dtype='float64')
+        take_gradients(lambda X, y: ((call(net, X) - y) ** 2).sum(axis=1), [net], X, y, devices)
         trainer.step(rows)
-    npx.waitall()
-    return [[param.data(device).asnumpy() for param in parameters_by_name(net).values()] for device in devices]
+        yield net
 
 
 @pytest.mark.parametrize('all_rows', [(7, 1, 5), (1, 1, 1)], ids=['', 'batch norm'])
 @pytest.mark.parametrize('batch', BATCHES)
-@pytest.mark.parametrize('kind', ['np'] + ['nd'] * (MXNET_MAJOR < 2))
+@pytest.mark.parametrize('kind', KINDS)
 def test_batches_of_several_inputs(kind, batch, all_rows, device_list):
-    """Equal to one device; some have no rows in some batches, and then the statistics of the first."""
-    array = getattr(mx, kind).array
-    with semantics_of(array([1])):
-        one, = train_two_inputs(device_list(1), batch, all_rows, array)
-        several = train_two_inputs(device_list(3), batch, all_rows, array)
-    for replica in several:
-        for value, expected in zip(replica, one):  # float64; MXNet's batch norm has float32 momentum
-            numpy.testing.assert_allclose(value, expected, rtol=1e-6, atol=1e-9)
+    """Some devices have no rows in some batches, and then the statistics of the first."""
+    with semantics(kind):
+        equals_one(partial(train_two_inputs, batch=batch, all_rows=all_rows), device_list(3))
 
 
 def train_time_major(devices, batch_axis):
     """Train on two batches of 4 time steps, with 5 rows and with 1; return the weights."""
     net = gluon.rnn.GRU(2, input_size=3)
-    net.initialize(init.One(), ctx=devices)
+    net.initialize(mx.init.One(), ctx=devices)
     trainer = gluon.Trainer(trainable(net), 'sgd', {'learning_rate': 0.1})
     for rows in (5, 1):
         X = numpy.random.default_rng(rows).normal(size=(4, rows, 3)).astype('float32')
@@ -208,7 +190,7 @@ def test_an_unused_layer_on_a_device_without_rows(device_list):
 
 @pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no such layer')
 def test_gradients_of_row_sparse_parameters(device_list):
-    with semantics_of(mx.nd.ones(1)):
+    with semantics('nd'):
         devices = device_list(2)
         net = gluon.contrib.nn.SparseEmbedding(5, 2)
         net.initialize(ctx=devices)

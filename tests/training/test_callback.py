@@ -3,7 +3,7 @@ import json
 
 import idx_files
 import pytest
-from epochs import NO_PARAMETERS, feed
+from epochs import NO_PARAMETERS, feed, train
 from history_csv import history
 from two_workers import OfTwo, Shard
 
@@ -17,12 +17,11 @@ from gluon_mgpu.training.epoch import DivergenceError
 from gluon_mgpu.training.run import Run
 
 
-def train(accuracies, *callbacks, num_epochs=None, **options):
+def run_with(accuracies, *callbacks, num_epochs=None):
     """Train one batch per epoch, each with the next test accuracy; return the run."""
-    run = Run(num_epochs or len(accuracies), quiet=True, callbacks=callbacks, **options)
+    run = Run(num_epochs or len(accuracies), quiet=True, callbacks=callbacks)
     for epoch in run.epochs([[np.zeros(1)]]):
-        for _ in run.batches([0]):
-            run.record_losses([np.zeros(1)])
+        feed(run, [[[0.0]]])
         run.end_epoch(accuracies[epoch - 1])
     return run
 
@@ -35,7 +34,7 @@ def train(accuracies, *callbacks, num_epochs=None, **options):
     (3, [0.5, 0.4, 0.3], 3),
 ])
 def test_patience(patience, accuracies, num_trained):
-    run = train(accuracies, Patience(patience))
+    run = run_with(accuracies, Patience(patience))
     assert len(run.history) == num_trained and run.complete
 
 
@@ -52,30 +51,29 @@ def test_a_run_that_a_callback_stops_is_complete(where, tmp_path):
         return found if where == 'last' else found[::-1]
 
     accuracies = [0.1, 0.3, 0.2, 0.4, 0.1]
-    train(accuracies, *callbacks())
+    run_with(accuracies, *callbacks())
     newest, = checkpoints(tmp_path)
     assert newest.name == 'checkpoint-00000003.safetensors'
-    again = train(accuracies, *callbacks(newest))
+    again = run_with(accuracies, *callbacks(newest))
     assert len(again.history) == 3 and again.complete and again.num_steps == 3
-    assert len(train(accuracies, *callbacks(newest, patience=2)).history) == 5
+    assert len(run_with(accuracies, *callbacks(newest, patience=2)).history) == 5
 
 
 def test_a_run_interrupted_before_its_end_stops_at_the_same_epoch(tmp_path):
     accuracies = [0.1, 0.3, 0.2, 0.1, 0.4]
-    whole = train(accuracies, Patience(2))
-    train(accuracies, CheckpointCallback(tmp_path), num_epochs=3)
-    resumed = train(accuracies, CheckpointCallback(tmp_path, resume=checkpoints(tmp_path)[0]), Patience(2))
+    whole = run_with(accuracies, Patience(2))
+    run_with(accuracies, CheckpointCallback(tmp_path), num_epochs=3)
+    resumed = run_with(accuracies, CheckpointCallback(tmp_path, resume=checkpoints(tmp_path)[0]), Patience(2))
     assert len(whole.history) == len(resumed.history) == 4
 
 
 def test_a_run_resumed_within_an_epoch_ends_after_it(tmp_path):
     """Its parameters are half-trained, and the accuracies are of earlier epochs."""
-    accuracies, data = iter([0.3, 0.2, 0.1]), [0, 0]
+    accuracies = iter([0.3, 0.2, 0.1])
 
     def train(run):
         for _ in run.epochs([[np.zeros(1)]]):
-            for _ in run.batches(data):
-                run.record_losses([np.zeros(1)])
+            feed(run, [[[0.0]], [[0.0]]])
             run.end_epoch(next(accuracies))
         return run
 
@@ -145,9 +143,7 @@ for name in ('epoch_begin', 'batch_end', 'epoch_trained', 'epoch_end', 'train_en
 def test_callbacks():
     callback = Recorder()
     run = Run(num_epochs=2, quiet=True, callbacks=[Callback(), callback])
-    for _ in run.epochs(NO_PARAMETERS):
-        feed(run, [[[1.0]], [[1.0]]])
-        run.end_epoch(0.5)
+    train(run, [[[1.0]], [[1.0]]])
     run.close()  # a second time: nothing happens
     assert callback.calls == [
         ('epoch_begin', 0, 0), ('batch_end', 1, 0), ('batch_end', 2, 0), ('epoch_trained', 2, 0), ('epoch_end', 0, 1),
@@ -158,12 +154,8 @@ def test_callbacks():
 @pytest.mark.parametrize('given', [lambda found: found[0], lambda found: (callback for callback in found), tuple])
 def test_callbacks_in_any_form(given):
     callback = Recorder()
-    run = Run(num_epochs=1, quiet=True, callbacks=given([callback]))
-    for _ in run.epochs(NO_PARAMETERS):
-        feed(run, [[[1.0]]])
-        run.end_epoch(0.5)
-    assert [name for name, *_ in callback.calls] == ['epoch_begin', 'batch_end', 'epoch_trained', 'epoch_end',
-                                                     'train_end']
+    train(Run(num_epochs=1, quiet=True, callbacks=given([callback])))
+    assert callback.calls[-1] == ('train_end', 0, 1)
 
 
 def test_no_callbacks():

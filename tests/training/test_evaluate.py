@@ -6,13 +6,13 @@ import numpy
 import pytest
 from book_steps import split_batch_multi_inputs
 from failing import failing
+from semantics import KINDS, semantics
 
 from gluon_mgpu.base.program import Stopped
 from gluon_mgpu.data.batches import check_training_data
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, gluon, mx, np
+from gluon_mgpu.mxnet_setup.compat import gluon, mx, np
 from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.parallel.workers import Workers
-from gluon_mgpu.programs.onnx.graph import semantics_of
 from gluon_mgpu.training import evaluate
 from gluon_mgpu.training.evaluate import accuracy, evaluate_accuracy_gpu, evaluate_accuracy_gpus
 from gluon_mgpu.training.run import Run
@@ -143,12 +143,11 @@ def test_a_split_with_rows_for_the_last_device_only(devices):
     assert evaluate_accuracy_gpus(lambda X: X, [(np.array(SCORES), np.array(LABELS))], split_f, devices) == 3 / 5
 
 
-@pytest.mark.parametrize('kind', ['np', 'nd'] if MXNET_MAJOR < 2 else ['np'])
+@pytest.mark.parametrize('kind', KINDS)
 @pytest.mark.parametrize('split_f', [split_batch, split_batch_multi_inputs])
 def test_several_inputs_and_networks_of_mx_nd(kind, split_f, devices):
     """As in the book, the network is called with the shards of all inputs as one argument."""
-    with semantics_of(getattr(mx, kind).ones(1)):
-        array = getattr(mx, kind).array
+    with semantics(kind) as array:
         features, labels, net = array(SCORES), array(LABELS), gluon.nn.Dense(2, use_bias=False)
         net.initialize(mx.init.One(), ctx=devices)
         net(features[:1].as_in_context(devices[0]))
@@ -162,14 +161,14 @@ def test_several_inputs_and_networks_of_mx_nd(kind, split_f, devices):
         assert accuracy(features, labels) == 3
 
 
-@pytest.mark.parametrize('semantics', [np.ones, mx.nd.ones])
-def test_csr_batches(semantics, devices):
+@pytest.mark.parametrize('kind', ['np', 'nd'])
+def test_csr_batches(kind, devices):
     """As of a linear model on sparse features."""
     rng = numpy.random.default_rng(0)
     dense, W = rng.integers(0, 3, (7, 5)).astype('float32'), rng.normal(size=(5, 3)).astype('float32')
     expected = (dense @ W).argmax(axis=1)
     labels = numpy.where(numpy.arange(7) < 5, expected, (expected + 1) % 3)  # five are right
-    with semantics_of(semantics(1)):
+    with semantics(kind):
         batches = [(mx.nd.sparse.csr_matrix(dense[rows]), mx.nd.array(labels[rows], dtype='int32'))
                    for rows in (slice(0, 4), slice(4, 7))]
         check_training_data((batches, batches), 4, net=gluon.nn.HybridSequential())

@@ -4,7 +4,7 @@ import warnings
 
 import numpy
 import pytest
-from epochs import feed
+from epochs import train
 
 from gluon_mgpu.base.program import InputError
 from gluon_mgpu.checkpoints import checkpoint
@@ -25,8 +25,7 @@ def test_a_parameter_that_is_not_finite_ends_the_run(net):
     run = Run(num_epochs=2, quiet=True)
     with pytest.raises(DivergenceError, match=r'(parameter 1|weight) is no longer finite after epoch 1: use a '
                                               'smaller learning rate'):
-        for _ in run.epochs(net()):
-            feed(run, [[[1.0]]])
+        train(run, net=net())
     assert run.history == []
 
 
@@ -41,9 +40,7 @@ def test_copies_that_differ_by_more_than_rounding_end_the_run(other, differs):
     """Devices may sum in another order."""
     run = Run(num_epochs=1, quiet=True)
     with pytest.raises(InputError, match='^parameter 0 differs') if differs else contextlib.nullcontext():
-        for _ in run.epochs([[np.array([1.0])], [np.array([other])]]):
-            feed(run, [[[1.0]]])
-            run.end_epoch(0.5)
+        train(run, net=[[np.array([1.0])], [np.array([other])]])
 
 
 def test_the_names_of_a_network_in_sync_batch_norm():
@@ -61,15 +58,10 @@ def test_an_infinite_constant_does_not_end_the_run(tmp_path):
     net[1].bias.set_data(np.array([-numpy.inf]))
     run = Run(num_epochs=1, quiet=True, callbacks=[CheckpointCallback(tmp_path)])
     assert not run.complete
-    for _ in run.epochs(net):
-        feed(run, [[[1.0]]])
-        run.end_epoch(0.5)
-    assert run.complete
+    assert train(run, net=net).complete
     net[0].running_mean.set_data(np.array([numpy.inf]))
     with pytest.raises(DivergenceError, match='0.running_mean is no longer finite'):
-        run = Run(num_epochs=1, quiet=True)
-        for _ in run.epochs(net):
-            feed(run, [[[1.0]]])
+        train(Run(num_epochs=1, quiet=True), net=net)
 
 
 def test_what_is_no_network_is_refused_before_training():

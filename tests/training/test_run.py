@@ -6,7 +6,7 @@ import sys
 
 import numpy
 import pytest
-from epochs import NO_PARAMETERS, NOT_BEGUN, feed
+from epochs import NO_PARAMETERS, NOT_BEGUN, feed, train
 from two_workers import OfTwo, Shard
 
 from gluon_mgpu.mxnet_setup.compat import gluon, mx, np
@@ -17,19 +17,11 @@ from gluon_mgpu.training.seeds import seed_all
 def test_a_run_continues_after_completed_epochs():
     run = Run(num_epochs=3, quiet=True)
     run.restore({'history': [[1, 2.0, 1.5, 0.4, 100.0], [2, 2.0, 1.0, 0.5, 100.0]], 'num_steps': 2, **NOT_BEGUN})
-    epochs = []
-    for epoch in run.epochs(NO_PARAMETERS):
-        epochs.append(epoch)
-        feed(run, [[[1.0]]])
-        run.end_epoch(0.5)
-    assert epochs == [3] and [e.epoch for e in run.history] == [1, 2, 3]
+    assert [epoch.epoch for epoch in train(run).history] == [1, 2, 3]
 
 
 def test_quiet_shows_only_warnings(capsys):
-    run = Run(num_epochs=1, quiet=True)
-    for _ in run.epochs(NO_PARAMETERS):
-        feed(run, [[[1.0]], [[1.0]]])
-        run.end_epoch(0.5)
+    run = train(Run(num_epochs=1, quiet=True))
     run.print_summary(['cpu(0)'])
     captured = capsys.readouterr()
     assert captured.out == captured.err == ''
@@ -55,9 +47,7 @@ def test_a_learning_rate_that_the_caller_changes():
 @pytest.mark.parametrize('one', [numpy.float32(1), np.array(1)])
 def test_numbers_of_numpy_and_mxnet_can_be_stored(one):
     run = Run(num_epochs=1, quiet=True)
-    for _ in run.epochs(NO_PARAMETERS, lr=lambda step: one):
-        feed(run, [[[1.0]]])
-        run.end_epoch(one)
+    train(run, lr=lambda step: one, test_acc=one)
     assert json.loads(json.dumps(run.state()))['history'] == [list(run.history[0])]
     assert (run.history[0].accuracy, run.history[0].lr) == (1, 1)
 
@@ -76,19 +66,13 @@ def test_a_loss_that_grows_and_stays_finite(losses, line, capsys):
 
 
 def test_a_huge_loss_fits_the_line(capsys):
-    run = Run(1)
-    for _ in run.epochs(NO_PARAMETERS):
-        feed(run, [[[9.76e28]]])
-        run.end_epoch(0.5)
+    train(Run(1), [[[9.76e28]]])
     assert capsys.readouterr().out.startswith('epoch 1/1: loss 9.76e+28, test acc 0.500, ')
 
 
 def test_a_run_cannot_be_used_again():
     """It would train nothing, but initialize the caller's network again."""
-    run = Run(num_epochs=1, quiet=True)
-    for _ in run.epochs(NO_PARAMETERS):
-        feed(run, [[[1.0]]])
-        run.end_epoch(0.5)
+    run = train(Run(num_epochs=1, quiet=True))
     for again in (run.check_data, lambda: next(run.epochs(NO_PARAMETERS))):
         with pytest.raises(ValueError, match='this Run ended after 1 of 1 epoch: create a new Run'):
             again()
@@ -153,10 +137,7 @@ def test_a_line_that_cannot_be_printed_does_not_end_training(error, monkeypatch,
             raise error
 
     monkeypatch.setattr(sys, 'stdout', Gone())
-    run = Run(num_epochs=2)
-    for _ in run.epochs(NO_PARAMETERS):
-        feed(run, [[[1.0]]])
-        run.end_epoch(0.5)
+    run = train(Run(num_epochs=2))
     run.print_summary(['cpu(0)'])
     assert len(run.history) == 2
     assert 'stdout cannot be written (' in capsys.readouterr().err

@@ -1,9 +1,14 @@
 """Networks with batch norm, trained on one device or several."""
+from functools import partial
+
 import numpy
+import pytest
+from equals_one import Plain, equals_one, sequential, started
 from trainers import on_each_device, trainable
 
 from gluon_mgpu import concise
-from gluon_mgpu.mxnet_setup.compat import gluon, init, np, npx
+from gluon_mgpu.mxnet_setup.compat import autograd, gluon, np
+from gluon_mgpu.networks.loss import cross_entropy
 from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 from gluon_mgpu.parallel.sync_batch_norm.train_batch import train_batch_synchronized
@@ -13,60 +18,47 @@ nn = gluon.nn
 SIZES = (64, 1, 5, 2, 32, 3, 7, 4, 33, 16)  # rows of ten batches; with 1 to 3 rows, devices may get none
 
 
-def sequential(*layers):
-    net = nn.HybridSequential()
-    net.add(*layers)
-    return net
-
-
 def small_net():
     return sequential(nn.Conv2D(4, 3, strides=2), nn.BatchNorm(), nn.Activation('relu'),
                       nn.Conv2D(6, 3), nn.BatchNorm(), nn.Activation('relu'), nn.Dense(10))
 
 
-def train(make, devices, synchronized, sizes=SIZES, side=12):
-    """Train a new network in float64; return it."""
-    rng = numpy.random.default_rng(1)
-    net = make()
-    net.initialize(init=init.Xavier(), ctx=devices)
-    for device in devices:
-        net(np.zeros((1, 1, side, side), ctx=device))
-    net.cast('float64')
-    for name, param in parameters_by_name(net).items():
-        if 'running' not in name:  # also the gamma that a batch norm without scale ignores
-            param.set_data(np.array(rng.normal(scale=0.2, size=param.shape), dtype='float64'))
-    trainer = on_each_device(trainable(net), 'sgd', {'learning_rate': 0.1})
-    fast, loss = SyncBatchNorm(net) if synchronized else net, gluon.loss.SoftmaxCrossEntropyLoss()
-    step = train_batch_synchronized if synchronized else concise.train_batch
+def train(devices, rng, make=small_net, wrap=SyncBatchNorm, sizes=SIZES, side=12):
+    """Train a new network in float64; yield it after each batch."""
+    net = started(make(), devices, rng, (1, side, side), scale=0.2)
+    trainer, fast = on_each_device(trainable(net), 'sgd', {'learning_rate': 0.1}), wrap(net)
+    step = train_batch_synchronized if wrap is SyncBatchNorm else concise.train_batch
     for n in sizes:
-        X, y = rng.normal(1, 1, size=(n, 1, side, side)), rng.integers(0, 10, n).astype('int32')
-        step(np.array(X, dtype='float64'), np.array(y, dtype='int32'), fast, loss, trainer, devices, 64)
-    npx.waitall()
+        X, y = rng.normal(1, 1, size=(n, 1, side, side)), rng.integers(0, 10, n)
+        step(X, y, fast, cross_entropy, trainer, devices, 64)
+        yield net
+
+
+def trained(devices, **options):
+    *_, net = train(devices, numpy.random.default_rng(1), **options)
     return net
 
 
-def values(net, device):
-    return {name: param.data(device).asnumpy() for name, param in parameters_by_name(net).items()}
+def equals_gluon(program, devices, **options):
+    """Compare ``program(devices, rng, wrap=SyncBatchNorm)`` with plain Gluon on one device."""
+    equals_one(partial(program, wrap=SyncBatchNorm), devices, one=partial(program, wrap=Plain), **options)
 
 
-def check_that_k_devices_equal_one(make, device_list, *ks, **options):
-    """Compare with Gluon's own batch norm on one device.
+def backward(fast, X_shards, loss=lambda y_hat: y_hat.sum()):
+    with autograd.record():
+        ls = [loss(y_hat) for y_hat in fast.forward(X_shards)]
+    fast.backward(ls)
 
-    In float64, sums in another order differ by 1e-16 of the largest term. Ten steps through 17 batch norms, of which
-    each may divide by a small deviation, make that 1e-13. The tolerance leaves a factor of a thousand; relu, which may
-    take a number within rounding of 0 for positive or for negative, is not expected to do so in float64.
-    """
-    one = values(train(make, device_list(1), False, **options), device_list(1)[0])
-    for k in ks:
-        net = train(make, device_list(k), True, **options)
-        replicas = [values(net, device) for device in device_list(k)]
-        for name, expected in one.items():
-            assert numpy.isfinite(expected).all()
-            if name.endswith('gamma') and parameters_by_name(net)[name].grad_req == 'null':
-                continue  # plain Gluon sets it to 1, and it has no effect
-            assert abs(replicas[0][name] - expected).max() < 1e-10, name
-            for replica in replicas[1:]:
-                assert (replica[name] == replicas[0][name]).all(), name
+
+def square(y_hat):
+    return (y_hat ** 2).sum()
+
+
+def refuses(fast, message, *shards):
+    """Check that a batch is an error of one line."""
+    with autograd.record(), pytest.raises(ValueError, match=message) as error:
+        fast.forward(*shards)
+    assert len(str(error.value).splitlines()) == 1
 
 
 def norm_of(net, devices):

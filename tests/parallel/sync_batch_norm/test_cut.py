@@ -1,9 +1,12 @@
 """Tests of cutting a graph at its batch norms."""
+from functools import partial
+
 import pytest
-from norms import check_that_k_devices_equal_one, sequential, small_net
+from equals_one import sequential
+from norms import backward, equals_gluon, refuses, small_net, train
 from slow import slow
 
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, np
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, gluon, np
 from gluon_mgpu.networks.graph_operators import Operator
 from gluon_mgpu.networks.resnet import Residual
 from gluon_mgpu.parallel.split import split_and_load
@@ -40,7 +43,7 @@ class Tangled(HybridBlock):
 ], ids=['at the start', 'without pixels', 'last axis', 'without scale and shift', 'given statistics', 'residual',
         'tangled', 'no batch norm', 'used twice'])
 def test_other_networks(device_list, layers):
-    check_that_k_devices_equal_one(lambda: sequential(*layers(), nn.Dense(10)), device_list, 2, sizes=(7, 1, 4))
+    equals_gluon(partial(train, make=lambda: sequential(*layers(), nn.Dense(10)), sizes=(7, 1, 4)), device_list(2))
 
 
 def test_an_interrupted_backward_pass_can_be_tried_again(device_list, monkeypatch):
@@ -51,23 +54,10 @@ def test_an_interrupted_backward_pass_can_be_tried_again(device_list, monkeypatc
     def interrupt(*args):
         raise KeyboardInterrupt
 
-    with autograd.record():
-        ls = [y_hat.sum() for y_hat in net.forward(X_shards)]
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(cut, 'add_gradient', interrupt)
-        net.backward(ls)
-    with autograd.record():
-        ls = [y_hat.sum() for y_hat in net.forward(X_shards)]
-    net.backward(ls)
-
-
-def test_a_network_that_cannot_be_traced(devices):
-    class Unknown(HybridBlock):
-        def forward(self, X):
-            return X.no_such_method()
-
-    with autograd.record(), pytest.raises(ValueError, match='^Unknown cannot be traced'):
-        SyncBatchNorm(Unknown()).forward([np.ones((2, 3), ctx=devices[0])])
+        backward(net, X_shards)
+    backward(net, X_shards)
 
 
 def test_a_batch_norm_with_default_options():
@@ -91,6 +81,4 @@ class DoubleScale(nn.BatchNorm):
 def test_other_batch_norms_are_refused(devices):
     net = sequential(DoubleScale(in_channels=3), nn.Dense(10))
     net.initialize(ctx=devices)
-    with autograd.record(), pytest.raises(ValueError, match='only gluon.nn.BatchNorm can be synchronized') as error:
-        SyncBatchNorm(net).forward([np.zeros((2, 3, 4, 4), ctx=devices[0])])
-    assert len(str(error.value).splitlines()) == 1
+    refuses(SyncBatchNorm(net), 'only gluon.nn.BatchNorm can be synchronized', [np.zeros((2, 3, 4, 4), ctx=devices[0])])

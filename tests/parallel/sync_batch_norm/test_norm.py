@@ -1,7 +1,8 @@
 """Synchronized batch norm of one layer, compared with formulas in NumPy, Gluon's and PyTorch's."""
 import numpy
 import pytest
-from norms import norm_of, sequential
+from equals_one import sequential
+from norms import norm_of
 
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, np, npx
 from gluon_mgpu.parallel.split import split_and_load

@@ -1,50 +1,51 @@
 """Synchronized batch norm: k devices equal one with Gluon's batch norm."""
+from functools import partial
 
 import idx_files
 import numpy
 import oracle
 import pytest
-from batches import Batches
 from bfloat16 import needs_bfloat16
-from norms import check_that_k_devices_equal_one, norm_of, sequential, small_net, train, values
+from equals_one import Plain, equals_one, rows, sequential, started, total_gradients
+from norms import backward, equals_gluon, norm_of, refuses, small_net, square, train, trained
 from slow import slow
 from threads import Threads, without_rows
 from trainers import on_each_device, trainable
 
 from gluon_mgpu import concise
 from gluon_mgpu.checkpoints import checkpoint
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np, npx
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, np, npx
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 from gluon_mgpu.parallel.sync_batch_norm.train_batch import train_batch_synchronized
 from gluon_mgpu.parallel.workers import Workers
-from gluon_mgpu.programs.onnx.graph import semantics_of
-from gluon_mgpu.training.parameters import parameters_by_name, with_grad_req
+from gluon_mgpu.training.parameters import copies, parameters_by_name, with_grad_req
 from gluon_mgpu.training.run import Run
 
 nn = gluon.nn
 
 
 @pytest.mark.parametrize('k', [slow(1), slow(2), 3, slow(4)])
-def test_k_devices_equal_one(device_list, k):
-    check_that_k_devices_equal_one(small_net, device_list, k)
+def test_k_devices_equal_one(k, device_list):
+    equals_gluon(train, device_list(k))
 
 
 @pytest.mark.slow
-def test_resnet18_on_k_devices_equals_one(device_list):
+@pytest.mark.parametrize('k', [1, 4])
+def test_resnet18_on_k_devices_equals_one(k, device_list):
     sizes = (64, 1, 5, 2, 7) * 2  # for each new size, 18 pieces are compiled on each device
-    check_that_k_devices_equal_one(lambda: resnet18(10), device_list, 1, 2, 3, 4, sizes=sizes)
+    equals_gluon(partial(train, make=lambda: resnet18(10), sizes=sizes), device_list(k))
 
 
 def test_without_it_k_devices_differ(device_list):
     """So the tests above show something."""
-    one, two = (values(train(small_net, device_list(k), False, sizes=(7,)), device_list(1)[0]) for k in (1, 2))
-    assert max(abs(one[name] - two[name]).max() for name in one) > 1e-4
+    with pytest.raises(AssertionError, match='running_mean differs between devices'):
+        equals_one(partial(train, wrap=Plain, sizes=(7,)), device_list(2))
 
 
 def test_evaluation_uses_the_running_statistics(devices):
-    net = train(small_net, devices, True, sizes=(5,))
+    net = trained(devices, sizes=(5,))
     X = np.array(numpy.random.default_rng(0).normal(size=(3, 1, 12, 12)), dtype='float64', ctx=devices[1])
     assert abs(SyncBatchNorm(net)(X) - net(X)).asnumpy().max() < 1e-13  # rounding
     with autograd.record(), pytest.raises(ValueError, match=r'call net.forward\(X_shards\)'):
@@ -81,7 +82,7 @@ def hybridized_resnet18(dtype):
 def test_train_learns(devices, net, dtype):
     """Bright left half or bright right half, in batches of 16 and a last one of 1 row."""
     X, y = oracle.bright_halves(numpy.random.default_rng(0), 97, side=12, axis=3)
-    batches = Batches((np.array(X[i:i + 16]), np.array(y[i:i + 16])) for i in range(0, 97, 16))
+    batches = [(np.array(X[i:i + 16]), np.array(y[i:i + 16])) for i in range(0, 97, 16)]
     run = Run(3, quiet=True)
     concise.train(2, 16, 0.05, devices=devices, data=(batches, batches), run=run, net=SyncBatchNorm(net(dtype)),
                   train_batch=train_batch_synchronized)
@@ -90,17 +91,14 @@ def test_train_learns(devices, net, dtype):
 
 def test_a_checkpoint_has_one_copy_of_the_statistics(device_list, tmp_path):
     """So it can be loaded on any number of devices, without averaging."""
-    net = train(small_net, device_list(3), True, sizes=(7, 1))
+    net, other = (trained(device_list(k), sizes=(7, 1)[:k - 1]) for k in (3, 2))
     assert len(with_grad_req(net, 'null')) == 4
     path, lines = tmp_path / 'checkpoint.safetensors', []
     checkpoint.save(path, net)
-    other = train(small_net, device_list(2), True, sizes=(3,))
     checkpoint.load(path, other, log=lines.append)
     assert lines == []
-    expected = values(net, device_list(3)[0])
-    for device in device_list(2):
-        for name, value in values(other, device).items():
-            assert (value == expected[name]).all()
+    for name, arrays in copies(other).items():
+        assert all((copy == copies(net)[name][0].as_in_ctx(copy.ctx)).all() for copy in arrays)
 
 
 @pytest.mark.slow
@@ -126,8 +124,7 @@ def test_the_backward_pass_of_autograd_is_refused(device_list):
     with autograd.record():
         ls = [y_hat.sum() for y_hat in net.forward(X_shards)]
     autograd.backward(ls)
-    with autograd.record(), pytest.raises(ValueError, match=r'call net.backward\(ls\)'):
-        net.forward(X_shards)
+    refuses(net, r'call net.backward\(ls\)', X_shards)
 
 
 def test_forward_is_only_for_training(device_list):
@@ -143,31 +140,7 @@ def test_two_shards_on_one_device_are_refused(device_list):
     """MXNet would use the gradient of one only."""
     net, (X, _) = small_net(), split_and_load(np.ones((4, 1, 12, 12)), device_list(2))
     net.initialize(ctx=device_list(2))
-    with autograd.record(), pytest.raises(ValueError, match='^X_shards are on .*: pass one array per device, and'):
-        SyncBatchNorm(net).forward([X, X])
-
-
-@pytest.mark.parametrize('num_frozen', [1, 3, 5])  # before the first batch norm, between two, before the last layer
-def test_frozen_layers(num_frozen, device_list):
-    found = []
-    for k, wrap in ((1, lambda net: net), (2, SyncBatchNorm)):
-        devices, net = device_list(k), small_net()
-        npx.random.seed(0)
-        net.initialize(init=init.Xavier(), ctx=devices)
-        for i in range(num_frozen):
-            for param in net[i].collect_params().values():
-                param.grad_req = 'null'
-        X_shards, block = split_and_load(np.arange(4 * 144.0).reshape(4, 1, 12, 12) % 7, devices), wrap(net)
-        with autograd.record():
-            y_hats = block.forward(X_shards) if wrap is SyncBatchNorm else [block(X) for X in X_shards]
-            ls = [(y_hat ** 2).sum() for y_hat in y_hats]
-        (block if wrap is SyncBatchNorm else autograd).backward(ls)
-        found.append([sum(grad.asnumpy() for grad in param.list_grad()) for param in trainable(net)
-                      if param.grad_req != 'null'])
-    assert len(found[0]) == len(found[1]) > 0
-    largest = max(abs(grad).max() for grad in found[0])  # the gradient of a bias before a norm is only rounding
-    for expected, grad in zip(*found):
-        numpy.testing.assert_allclose(grad, expected, rtol=1e-3, atol=1e-4 * largest)
+    refuses(SyncBatchNorm(net), '^X_shards are on .*: pass one array per device, and', [X, X])
 
 
 def test_losses_need_not_depend_on_all_shards(device_list):
@@ -179,7 +152,7 @@ def test_losses_need_not_depend_on_all_shards(device_list):
         synchronized = SyncBatchNorm(net)
         with autograd.record():
             first, second = synchronized.forward(X_shards)
-            ls = [(first ** 2).sum()] if factor else [(first ** 2).sum(), 0 * second.sum()]
+            ls = [square(first)] if factor else [square(first), 0 * second.sum()]
         synchronized.backward(ls)
         found.append([grad.asnumpy() for param in trainable(net) for grad in param.list_grad()])
     for expected, grad in zip(*found):
@@ -190,36 +163,26 @@ def test_losses_need_not_depend_on_all_shards(device_list):
 @pytest.mark.parametrize('devices_of_each', [[1, 1], pytest.param([2, 0, 1], marks=without_rows)])
 def test_workers_equal_one_device(device_list, devices_of_each):
     """Gradients and running statistics of two batches. The workers have one or two devices, or never have rows."""
-    rng, num_workers = numpy.random.default_rng(0), len(devices_of_each)
     device, *devices = device_list(4)
-    devices_on = [devices[sum(devices_of_each[:rank]):sum(devices_of_each[:rank + 1])] for rank in range(num_workers)]
-    nets = [small_net() for _ in range(num_workers + 1)]
-    for net, used in zip(nets, [*devices_on, [device]]):
-        net.initialize(ctx=used or [device])
-        net(np.zeros((1, 1, 12, 12), ctx=(used or [device])[0]))
-        net.cast('float64')
-        for param, of_first in zip(trainable(net), trainable(nets[0])):
-            param.set_data(of_first.list_data()[0])
+    ends = numpy.cumsum(devices_of_each)
+    devices_on = [devices[end - size:end] for end, size in zip(ends, devices_of_each)]
+    one, *nets = (started(small_net(), used or [device], numpy.random.default_rng(0), (1, 12, 12))
+                  for used in ([device], *devices_on))
+    rng = numpy.random.default_rng(1)
     batches = [np.array(rng.normal(50, 1, size=(n, 1, 12, 12)), dtype='float64') for n in (7, 3)]
 
-    def step(net, X_shards):
-        with autograd.record():
-            ls = [(y_hat ** 2).sum() for y_hat in net.forward(X_shards)]
-        net.backward(ls)
-
     def train_worker(workers):
-        net, start = SyncBatchNorm(nets[workers.rank], workers), sum(devices_of_each[:workers.rank])
+        net, used = SyncBatchNorm(nets[workers.rank], workers), devices_on[workers.rank]
         for X in batches:
-            X_shards = split_and_load(X, devices[:sum(devices_of_each)])
-            step(net, X_shards[start:start + devices_of_each[workers.rank]])
+            backward(net, [shard for shard in split_and_load(X, devices[:ends[-1]]) if shard.ctx in used], square)
         npx.waitall()
 
-    Threads.run(num_workers, train_worker)
-    one = SyncBatchNorm(nets[-1])
+    Threads.run(len(nets), train_worker)
+    fast = SyncBatchNorm(one)
     for X in batches:
-        step(one, [X.as_in_ctx(device)])
-    for name, expected in parameters_by_name(nets[-1]).items():
-        params = [parameters_by_name(net)[name] for net in nets[:-1]]
+        backward(fast, [X.as_in_ctx(device)], square)
+    for name, expected in parameters_by_name(one).items():
+        params = [parameters_by_name(net)[name] for net in nets]
         found = [array.asnumpy() for param in params for array in param.list_data()]
         assert (expected.data().asnumpy() == pytest.approx(found[0], rel=1e-12))
         assert all((array == found[0]).all() for array in found)
@@ -230,22 +193,12 @@ def test_workers_equal_one_device(device_list, devices_of_each):
 
 @without_rows
 def test_a_part_without_rows_on_any_worker(devices):
-    nets = [small_net(), small_net()]
+    nets = [started(small_net(), devices, numpy.random.default_rng(0), (1, 12, 12)) for _ in range(2)]
+    Threads.run(2, lambda workers: backward(SyncBatchNorm(nets[workers.rank], workers), []))
+    unchanged = started(small_net(), devices, numpy.random.default_rng(0), (1, 12, 12))
     for net in nets:
-        net.initialize(ctx=devices)
-        net(np.zeros((1, 1, 12, 12), ctx=devices[0]))
-    before = [values(net, devices[0]) for net in nets]
-
-    def step(workers):
-        synchronized = SyncBatchNorm(nets[workers.rank], workers)
-        with autograd.record():
-            assert synchronized.forward([]) == []
-        synchronized.backward([])
-
-    Threads.run(2, step)
-    for net, earlier in zip(nets, before):
-        for name, value in values(net, devices[0]).items():
-            assert (value == earlier[name]).all()
+        for name, arrays in copies(unchanged).items():
+            assert (copies(net)[name][0] == arrays[0]).all()
 
 
 def test_an_input_that_needs_gradients_behind_frozen_norms(devices):
@@ -257,92 +210,57 @@ def test_an_input_that_needs_gradients_behind_frozen_norms(devices):
     X.attach_grad()
     workers = Workers()
     workers.size = 2
-    with autograd.record(), pytest.raises(ValueError, match='does not pass gradients on to X through a batch norm'):
-        SyncBatchNorm(net, workers).forward([X])
+    refuses(SyncBatchNorm(net, workers), 'does not pass gradients on to X through a batch norm', [X])
 
 
-def generator_and_discriminator(devices):
-    nets = sequential(nn.Dense(5, in_units=5), nn.BatchNorm()), sequential(nn.Dense(4), nn.BatchNorm(), nn.Dense(1))
-    for net in nets:
-        net.initialize(init.Constant(0.1), ctx=devices)
-        net(np.ones((1, 5), ctx=devices[0]))
-        net.cast('float64')
-        for i, param in enumerate(trainable(net)):
-            param.set_data(np.array(numpy.random.default_rng(i).normal(size=param.shape), dtype='float64'))
-    return nets
+def generator_and_discriminator(devices, rng):
+    return (started(sequential(nn.Dense(5, in_units=5), nn.BatchNorm()), devices, rng, (5,)),
+            started(sequential(nn.Dense(4), nn.BatchNorm(), nn.Dense(1)), devices, rng, (5,)))
 
 
 def test_two_networks_in_a_row_meet_at_copies(device_list):
-    """As the docstring of `backward` shows; equal to Gluon on one device."""
-    Z, (device,), gradients = numpy.random.default_rng(0).normal(size=(7, 5)), device_list(1), []
-    one, several = generator_and_discriminator([device]), generator_and_discriminator(device_list(3))
-    with autograd.record():
-        l = ((one[1](one[0](np.array(Z, dtype='float64', ctx=device))) - 1) ** 2).sum()
-    l.backward()
-    G, D = map(SyncBatchNorm, several)
-    with autograd.record():
-        images = G.forward(split_and_load(np.array(Z, dtype='float64'), device_list(3)))
-        copies = [image.detach() for image in images]
-        for copy in copies:
-            copy.attach_grad()
-        ls = [((y_hat - 1) ** 2).sum() for y_hat in D.forward(copies)]
-    D.backward(ls)
-    G.backward(images, [copy.grad for copy in copies])
-    for nets in (one, several):
-        gradients.append([sum(g.asnumpy() for g in param.list_grad()) for net in nets for param in trainable(net)
-                          if param.grad_req != 'null'])
-    for found, expected in zip(*gradients):
-        numpy.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+    """As the docstring of `backward` shows."""
+    def several(devices, rng):
+        nets = generator_and_discriminator(devices, rng)
+        G, D = map(SyncBatchNorm, nets)
+        with autograd.record():
+            images = G.forward(split_and_load(rng.normal(size=(7, 5)), devices))
+            copies = [image.detach() for image in images]
+            for copy in copies:
+                copy.attach_grad()
+            ls = [((y_hat - 1) ** 2).sum() for y_hat in D.forward(copies)]
+        D.backward(ls)
+        G.backward(images, [copy.grad for copy in copies])
+        yield total_gradients(*nets)
+
+    def one(devices, rng):
+        G, D = nets = generator_and_discriminator(devices, rng)
+        with autograd.record():
+            l = ((D(G(np.array(rng.normal(size=(7, 5)), dtype='float64', ctx=devices[0]))) - 1) ** 2).sum()
+        l.backward()
+        yield total_gradients(*nets)
+
+    equals_one(several, device_list(3), one)
 
 
 @pytest.mark.parametrize('last', [0, 1])
-def test_losses_that_depend_on_two_networks(last, devices):
+def test_losses_that_depend_on_two_networks(last, devices, rng):
     """One of the networks would get no gradients."""
-    G, D = nets = [*map(SyncBatchNorm, generator_and_discriminator(devices))]
+    G, D = nets = [*map(SyncBatchNorm, generator_and_discriminator(devices, rng))]
     with autograd.record():
         Z = split_and_load(np.ones((4, 5), dtype='float64'), devices)
         ls = [y_hat.sum() for y_hat in D.forward(G.forward(Z))]
     with pytest.raises(ValueError, match='^the losses also depend on another SyncBatchNorm, which gets no gradients'):
         nets[last].backward(ls)
     for net in nets:  # the next step begins anew
-        with autograd.record():
-            ls = [y_hat.sum() for y_hat in net.forward(Z)]
-        net.backward(ls)
-
-
-@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no networks of mx.nd')
-def test_a_residual_of_mx_nd(device_list):
-    """The sum of what the layers return and their input, which needs no gradient; equal to Gluon on one device."""
-    class Residual(gluon.HybridBlock):
-        def __init__(self):
-            super().__init__()
-            self.layers = sequential(nn.Dense(4, in_units=3), nn.BatchNorm(in_channels=4), nn.Dense(3, in_units=4))
-
-        def hybrid_forward(self, F, X):
-            return 0.1 * self.layers(X) + X
-
-    gradients, X = [], numpy.random.default_rng(0).normal(size=(7, 3))
-    with semantics_of(mx.nd.ones(1)):
-        for k, wrap in ((1, None), (3, SyncBatchNorm)):
-            devices, net = device_list(k), Residual()
-            net.initialize(init.One(), ctx=devices)
-            net.cast('float64')
-            X_shards = split_and_load(mx.nd.array(X, dtype='float64'), devices)
-            fast = wrap(net) if wrap else net
-            with autograd.record():
-                ls = [(Y ** 3).sum() for Y in (fast.forward(X_shards) if wrap else map(net, X_shards))]
-            (fast.backward if wrap else autograd.backward)(ls)
-            gradients.append([sum(g.asnumpy() for g in param.list_grad()) for param in net.collect_params().values()
-                              if param.grad_req != 'null'])
-    for found, expected in zip(*gradients):
-        numpy.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+        backward(net, Z)
 
 
 def test_a_shard_without_rows(devices):
     net = small_net()
     net.initialize(ctx=devices)
-    with autograd.record(), pytest.raises(ValueError, match='^a shard has no rows: leave it out'):
-        SyncBatchNorm(net).forward([np.ones((n, 1, 12, 12), ctx=device) for n, device in zip((2, 0), devices)])
+    refuses(SyncBatchNorm(net), '^a shard has no rows: leave it out',
+            [np.ones((n, 1, 12, 12), ctx=device) for n, device in zip((2, 0), devices)])
 
 
 class WithUnused(HybridBlock):
@@ -354,76 +272,47 @@ class WithUnused(HybridBlock):
         return self.net(X)
 
 
-def test_losses_that_use_parameters_directly(device_list):
-    """A penalty on all parameters, one of which the network does not use; equal to Gluon on one device."""
-    gradients = []
-    for k, kind in ((1, lambda net: net), (1, SyncBatchNorm), (3, SyncBatchNorm)):
-        devices = device_list(k)
-        net = WithUnused()
-        net.initialize(init=init.Xavier(), ctx=devices)
-        net(np.zeros((1, 1, 12, 12), ctx=devices[0]))
-        net.cast('float64')
-        rng = numpy.random.default_rng(1)
-        X = np.array(rng.normal(size=(6, 1, 12, 12)), dtype='float64')
-        for param in trainable(net):
-            param.set_data(np.array(rng.normal(size=param.shape), dtype='float64'))
-        fast, X_shards = kind(net), split_and_load(X, devices)
+@pytest.mark.parametrize('k', [1, 3])
+def test_losses_that_use_parameters_directly(k, device_list):
+    """A penalty on all parameters, one of which the network does not use."""
+    def program(devices, rng, wrap):
+        net = started(WithUnused(), devices, rng, (1, 12, 12))
+        X_shards, fast = split_and_load(rng.normal(size=(6, 1, 12, 12)), devices), wrap(net)
         for _ in range(2):  # the second time, gradients of the first are there
             with autograd.record():
-                y_hats = fast.forward(X_shards) if kind is SyncBatchNorm else [fast(X_shard) for X_shard in X_shards]
-                ls = [(y_hat ** 2).sum() + len(y_hat) * sum((param.data(y_hat.ctx) ** 2).sum()
-                                                            for param in trainable(net)) for y_hat in y_hats]
-            (fast.backward if kind is SyncBatchNorm else autograd.backward)(ls)
-        gradients.append({name: sum(gradient.asnumpy() for gradient in param.list_grad())
-                          for name, param in parameters_by_name(net).items() if param.grad_req != 'null'})
-    expected, *others = gradients
-    for found in others:
-        for name, gradient in expected.items():  # float64, as in `check_that_k_devices_equal_one`
-            assert abs(found[name] - gradient).max() < 1e-10 * (1 + abs(gradient).max()), name
+                y_hats = fast.forward(X_shards)
+                ls = [square(y_hat) + len(y_hat) * penalty(y_hat.ctx, trainable(net)) for y_hat in y_hats]
+            fast.backward(ls)
+            yield total_gradients(net)
+
+    equals_gluon(program, device_list(k))
 
 
-class Encoder(HybridBlock):
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv2D(2, 3, in_channels=1)
-
-    def forward(self, X):
-        return self.conv(X)
+def penalty(device, params):
+    return sum((param.data(device) ** 2).sum() for param in params)
 
 
 @pytest.mark.parametrize('grad_req', ['write', 'add'])
 def test_an_encoder_in_front(grad_req, device_list):
-    """The losses also use its output directly, and all parameters in a penalty. Equal to Gluon on one device."""
-    found = []
-    for k in (1, 3):
-        devices, rng = device_list(k), numpy.random.default_rng(0)
-        encoder, net = Encoder(), small_net()
-        for block, shape in ((encoder, (1, 1, 14, 14)), (net, (1, 2, 12, 12))):
-            block.initialize(init=init.Xavier(), ctx=devices)
-            block(np.zeros(shape, ctx=devices[0]))
-            block.cast('float64')
+    """The losses also use its output directly, and all parameters in a penalty."""
+    def program(devices, rng, wrap):
+        encoder = started(nn.Conv2D(2, 3, in_channels=1), devices, rng)
+        net = started(small_net(), devices, rng, (2, 12, 12))
         params = trainable(encoder) + trainable(net)
         for param in params:
             param.grad_req = grad_req
-            param.set_data(np.array(rng.normal(size=param.shape), dtype='float64'))
-            for grad in param.list_grad():
-                grad[:] = 0
-        X_shards = split_and_load(np.array(rng.normal(size=(7, 1, 14, 14)), dtype='float64'), devices)
+        X_shards, fast = split_and_load(rng.normal(size=(7, 1, 14, 14)), devices), wrap(net)
         for X in X_shards:
             X.attach_grad()
-        block = SyncBatchNorm(net)
         for _ in range(2):
             with autograd.record():
                 codes = [encoder(X) for X in X_shards]
-                y_hats = block.forward(codes) if k > 1 else [net(code) for code in codes]
-                ls = [(y_hat ** 2).sum() + (code ** 3).sum() + len(code) * sum(
-                    (param.data(code.ctx) ** 2).sum() for param in params) for y_hat, code in zip(y_hats, codes)]
-            (block.backward if k > 1 else autograd.backward)(ls)
-        found.append([*(sum(grad.asnumpy() for grad in param.list_grad()) for param in params),
-                      numpy.concatenate([X.grad.asnumpy() for X in X_shards])])
-    for expected, array in zip(*found):  # float64, as in `check_that_k_devices_equal_one`
-        assert abs(array - expected).max() < 1e-10 * (1 + abs(expected).max())
-    assert abs(found[0][0]).max() > 0
+                ls = [square(y_hat) + (code ** 3).sum() + len(code) * penalty(code.ctx, params)
+                      for y_hat, code in zip(fast.forward(codes), codes)]
+            fast.backward(ls)
+            yield total_gradients(encoder, net), rows([X.grad for X in X_shards])
+
+    equals_gluon(program, device_list(3))
 
 
 def test_layers_that_are_frozen_later(device_list):
@@ -433,9 +322,7 @@ def test_layers_that_are_frozen_later(device_list):
         net[1].weight.grad_req = 'null' if frozen else 'write'
         for grad in net[1].bias.list_grad():
             grad[:] = 7
-        with autograd.record():
-            ls = [Y.sum() for Y in block.forward(X_shards)]
-        block.backward(ls)
+        backward(block, X_shards)
         assert [grad.tolist() for grad in net[1].bias.list_grad()] == [[3, 3], [2, 2]]
 
 
@@ -444,9 +331,7 @@ def test_the_batch_after_an_exception_in_the_loss(device_list):
     with pytest.raises(ZeroDivisionError), autograd.record():
         block.forward(X_shards)
         raise ZeroDivisionError
-    with autograd.record():
-        ls = [Y.sum() for Y in block.forward(X_shards)]
-    block.backward(ls)
+    backward(block, X_shards)
     assert [grad.tolist() for grad in block.block[1].bias.list_grad()] == [[3, 3], [2, 2]]
 
 
@@ -496,11 +381,9 @@ def test_forward_hooks_are_refused(devices):
     net.initialize(ctx=devices)
     handle = net[0].register_forward_hook(print)
     X_shards = split_and_load(np.ones((4, 1, 12, 12)), devices)
-    with autograd.record(), pytest.raises(ValueError, match=r'cannot be traced \(it has forward hooks, .*: detach'):
-        SyncBatchNorm(net).forward(X_shards)
+    refuses(SyncBatchNorm(net), r'cannot be traced \(it has forward hooks, .*: detach', X_shards)
     handle.detach()
-    with autograd.record():
-        assert len(SyncBatchNorm(net).forward(X_shards)) == len(devices)
+    backward(SyncBatchNorm(net), X_shards)
 
 
 @pytest.mark.parametrize('is_older', [False, pytest.param(True, marks=pytest.mark.skipif(
@@ -522,8 +405,8 @@ def test_functions_of_autograd_are_refused(is_older, devices):
             return Own()(X)[0]
 
     X_shards = [np.ones((2, 2), ctx=device) for device in devices]
-    with autograd.record(), pytest.raises(ValueError, match='^(Net|Older) calls Own, an autograd.Function, whose grad'):
-        SyncBatchNorm(Older() if is_older else Net()).forward(X_shards)
+    refuses(SyncBatchNorm(Older() if is_older else Net()), '^(Net|Older) calls Own, an autograd.Function, whose grad',
+            X_shards)
 
 
 @pytest.mark.parametrize('net', [gluon.nn.Sequential(), lambda X: X])

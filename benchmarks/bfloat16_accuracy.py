@@ -28,7 +28,7 @@ def last_accuracy(dtype, number, args):
     run = Run(args.epochs)
     concise.train(len(args.devices), args.batch_size, lambda step: args.lr if step <= full_rate else args.lr / 10,
                   devices=args.devices, data=data, run=run, seed=number, net=hybridized_resnet18(dtype))
-    return run.history[-1].test_acc
+    return run.history[-1].accuracy
 
 
 def main():

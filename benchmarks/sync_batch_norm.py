@@ -96,7 +96,7 @@ def print_accuracy(args):
     print('|---' * (len(args.seeds) + 3) + '|', flush=True)
     for name, (devices, synchronized) in runs.items():
         last = [history(devices, synchronized, seed, args)[-1] for seed in args.seeds]
-        found = [epoch.test_acc for epoch in last]
+        found = [epoch.accuracy for epoch in last]
         print(f'| {name} | {" | ".join(f"{acc:.4f}" for acc in found)} | {statistics.mean(found):.4f} | '
               f'{statistics.mean(epoch.loss for epoch in last):.4f} |', flush=True)
 

@@ -32,13 +32,15 @@ _NAMES_OF = {  # module: its public names; a deep path to anything else may chan
     'training.callback': ('Callback',),
     'ch13': ('train_batch_ch13', 'train_ch13'),
     'training.epoch': ('DivergenceError',),
+    'training.parameters': ('parameters_by_name',),
     'training.evaluate': ('accuracy', 'evaluate_accuracy_gpu', 'evaluate_accuracy_gpus'),
     'training.run': ('Run',),
     'training.schedules': ('schedule',),
     'training.timer': ('Accumulator', 'Timer'),
     'checkpoints.checkpoint_callback': ('CheckpointCallback',),
     'outputs.plot': ('Animator',),
-    'outputs.timeline.record': ('check_profiler',),
+    'outputs.timeline.draw': ('draw_timeline',),
+    'outputs.timeline.record': ('check_profiler', 'record_timeline'),
     'scratch': ('sgd',),
     'programs.check': ('check_data_parallel',),
     'programs.onnx.writing': ('to_onnx',),
@@ -46,8 +48,6 @@ _NAMES_OF = {  # module: its public names; a deep path to anything else may chan
 PLACES = {name: (module, name) for module, names in _NAMES_OF.items() for name in names}
 PLACES.update({  # public name: (module, its name there)
     'save_checkpoint': ('checkpoints.checkpoint', 'save'), 'load_checkpoint': ('checkpoints.checkpoint', 'load'),
-    'parameters_by_name': ('training.parameters', 'by_name'),
-    'record_timeline': ('outputs.timeline.record', 'record'), 'draw_timeline': ('outputs.timeline.draw', 'draw'),
 })
 
 __all__ = sorted(PLACES)
@@ -55,7 +55,8 @@ __all__ = sorted(PLACES)
 
 def __getattr__(name: str):
     if name not in PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}: names of the book's other chapters are "
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}: if an earlier version had it, it is "
+                             "gone, and CHANGELOG.md says what to do instead; names of the book's other chapters are "
                              "in the book's package; pip install --no-deps d2l pandas ipython, import gluon_mgpu "
                              "first, and after it: from d2l import mxnet as d2l")
     module, attribute = PLACES[name]

@@ -34,7 +34,7 @@ def train_ch13(net: Callable, train_iter: Iterable, test_iter: Iterable, loss: C
     devices, run = try_all_gpus() if devices is None else devices, Run(num_epochs)
     run.check_data(train_iter, test_iter)
     animator = Animator('epoch', xlim=[1, num_epochs], ylim=[0, 1], legend=['train loss', 'train acc', 'test acc'])
-    for epoch in run.epochs(net, trainer):
+    for epoch in run.epochs(net if hasattr(net, 'collect_params') else [], trainer):  # a function has no parameters
         counts = []
         for features, labels in map(as_pair, run.batches(train_iter)):
             ls, correct = _train_batch(net, features, labels, loss, trainer, devices, split_f)

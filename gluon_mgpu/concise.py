@@ -5,7 +5,8 @@
 
 The algorithm is that of `gluon_mgpu.scratch`. Gluon copies the parameters to the devices, and its Trainer sums the
 gradients and updates the parameters. ResNet-18 also has batch norm, which each device computes over its own rows,
-unless it is synchronized.
+unless it is synchronized. Its code, D2L 13.6.1, is in `networks/resnet.py`; ``evaluate_accuracy_gpus``, D2L 13.6.3, is
+in `training/evaluate.py`.
 """
 from __future__ import annotations
 
@@ -43,8 +44,8 @@ def train_batch(X: np.ndarray, y: np.ndarray, net: Callable, loss: Callable, tra
     net : gluon.Block
         Initialized on `devices`; its parameters are updated in place.
     loss : callable
-        Maps (y_hat, y) to the loss of each row, (n,). With the mean over a shard, the step would depend on the number
-        of devices.
+        Maps (y_hat, y) to the loss of each row, (n,). With the mean over a shard instead, the step would depend on the
+        number of devices.
     trainer : gluon.Trainer
         Made after the network was initialized on `devices`.
     batch_size : int, optional
@@ -72,14 +73,16 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, num_epoch
     Parameters
     ----------
     net : gluon.HybridBlock, optional
-        Another network, which is initialized anew, such as ``SyncBatchNorm(net)`` for `train_batch_synchronized`.
+        Another network, which is initialized anew. ``SyncBatchNorm(net)`` needs `train_batch_synchronized` as well;
+        both are in `parallel/sync_batch_norm/`.
     optimizer, optimizer_params
         As for ``gluon.Trainer``, such as ``{'momentum': 0.9, 'wd': 1e-4}``, without a learning rate.
     Trainer : callable
-        Makes the Trainer from the arguments of ``gluon.Trainer``, such as ``partial(ClippingTrainer, clip_norm=1)`` or
-        ``workers.trainer``.
+        Makes the Trainer from the arguments of ``gluon.Trainer``, such as ``partial(ClippingTrainer, clip_norm=1)`` of
+        `parallel/clipping.py`.
     train_batch : callable
-        A function with the arguments of that above, such as ``concise_in_parts(train_batch, 4)``.
+        A function that is called like that above, such as ``concise_in_parts(train_batch, 4)`` of
+        `parallel/accumulation.py`.
     """
     run = run or Run(num_epochs)
     devices = devices_from(num_gpus, devices)
@@ -89,21 +92,23 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, num_epoch
     if net is None:
         net = resnet18(10)
         net.hybridize(static_alloc=True, static_shape=True)  # for speed: one operator, in memory allocated once
-    # ResNet-18 draws its parameters in the first batch, when its shapes are known, from the seed of the epoch
+    # A network of known shapes draws its parameters now. ResNet-18 draws them in the first batch, from the seed of the
+    # epoch, which `run.batches` sets
     npx.random.seed(seed)
     net.initialize(init=init.Normal(sigma=0.01), ctx=devices, force_reinit=True)
-    # The book gives the Trainer all parameters. Then it also copies batch norm's statistics from the first device to
-    # the others, while a backward pass may be writing them. Here each device updates its own copy, as in scratch.py
+    # The book gives the Trainer all parameters. Then its first step also copies batch norm's statistics from the first
+    # device to the others, while a backward pass may be writing them. Without updates on the key-value store, each
+    # device updates its own parameters, as in scratch.py
     trainer = Trainer(params_with_gradients(net), optimizer, optimizer_params, update_on_kvstore=False)
-    loss = cross_entropy  # as in scratch.py
+    loss = cross_entropy  # gluon.loss.SoftmaxCrossEntropyLoss(), as one operator
     animator = Animator('epoch', f'{run.evaluated} acc', xlim=[1, run.num_epochs])
     for epoch in run.epochs(net, trainer, seed=seed, lr=lr):
-        for X, y in run.batches(train_iter):  # measures the time, and waits at the end, as npx.waitall()
+        for X, y in run.batches(train_iter):  # as in scratch.py
             trainer.set_learning_rate(run.lr)  # the book's {'learning_rate': lr}; here, a schedule may change it
             run.record_losses(train_batch(X, y, net, loss, trainer, devices, batch_size))
-        test_acc = evaluate_accuracy_gpus(net, test_iter, devices=devices, workers=run.workers)
-        animator.add(epoch, (test_acc,))
-        run.end_epoch(test_acc)
+        accuracy = evaluate_accuracy_gpus(net, test_iter, devices=devices, workers=run.workers)
+        animator.add(epoch, (accuracy,))
+        run.end_epoch(accuracy)
     run.print_summary(devices)
     return run
 

@@ -7,9 +7,9 @@
 Each device holds a copy of the parameters and gets its shard of every batch. It computes the gradient of that shard.
 The gradients are summed over the devices, and every device takes the same step.
 
-`@hybridized`, which runs a function as one operator, `cross_entropy`, and in `lenet` the crop and ``npx.activation``
-are for speed. They change results only by rounding, unless these are NaN or infinite. A function that "does not block"
-queues operations in MXNet's engine and returns before they are computed.
+Four things are only for speed: `@hybridized`, which runs a function as one operator, `cross_entropy`, and in `lenet`
+the crop and ``npx.activation``. They change results only by rounding, as long as all values are finite. A function that
+"does not block" queues operations in MXNet's engine and returns before they are computed.
 """
 from __future__ import annotations
 
@@ -58,16 +58,16 @@ def lenet(X: np.ndarray, params: list) -> np.ndarray:
     Source: D2L 13.5.3, ``lenet``.
     """
     W1, b1, W2, b2, W3, b3, W4, b4 = params
-    # For speed: the last two rows and columns of an image do not affect the scores. Without this crop, h2_conv would be
-    # 9x9, and the pooling would ignore its ninth row and column
+    # For speed, crop the last two rows and columns of an image, which do not affect the scores. Without the crop,
+    # h2_conv would be 9x9, and the pooling would ignore its ninth row and column
     X = X[:, :, :-2, :-2]                                                                 # (n, 1, 26, 26)
     h1_conv = npx.convolution(data=X, weight=W1, bias=b1, kernel=(3, 3), num_filter=20)   # (n, 20, 24, 24)
-    h1_activation = npx.activation(h1_conv, act_type='relu')                              # for speed, not npx.relu
+    h1_activation = npx.activation(h1_conv, act_type='relu')                              # npx.relu is slower
     h1 = npx.pooling(data=h1_activation, pool_type='avg', kernel=(2, 2), stride=(2, 2))   # (n, 20, 12, 12)
     h2_conv = npx.convolution(data=h1, weight=W2, bias=b2, kernel=(5, 5), num_filter=50)  # (n, 50, 8, 8)
     h2_activation = npx.activation(h2_conv, act_type='relu')
     h2 = npx.pooling(data=h2_activation, pool_type='avg', kernel=(2, 2), stride=(2, 2))   # (n, 50, 4, 4)
-    # -1 instead of the book's h2.shape[0], which is unknown while `hybridized` traces the operators
+    # -1 instead of the book's h2.shape[0]: `hybridized` records the operators once, for any number of rows
     h2 = h2.reshape(-1, 800)                                                              # (n, 800)
     h3_linear = np.dot(h2, W3) + b3                                                       # (n, 128)
     h3 = npx.relu(h3_linear)
@@ -103,7 +103,8 @@ def allreduce(data: list) -> None:
         data[0].copyto(data[i])
 
 
-# D2L 13.5.5, split_batch, is in parallel/split.py, because both chapters use it
+# D2L 13.5.5, split_batch, is in parallel/split.py, because both chapters use it. Unlike the book's, it takes any number
+# of rows; devices without rows get no shard
 
 
 def sgd(params: list, lr: float, batch_size: int) -> None:
@@ -163,7 +164,7 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, num_epoch
     """Train LeNet on multiple devices; print the accuracy, the seconds per epoch and the devices.
 
     Source: D2L 13.5.6, ``train``, which returns nothing and waits for the devices after every batch. Here the program
-    queues the next batches while the devices compute; it reads losses later, and waits at the end of an epoch.
+    queues the next batches while the devices compute. It reads the losses later, and waits at the end of an epoch.
 
     Returns the `Run`, with ``net`` (here, the parameters on each device) and ``history``. Raises ValueError if an
     argument is invalid, or if a device or data is missing. Raises its subclass `DivergenceError` if the loss or a
@@ -172,26 +173,27 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, num_epoch
     Parameters
     ----------
     num_gpus : int or None
-        Number of GPUs, or of CPU contexts if MXNet sees no GPU; with `devices`, None or their number.
+        Number of GPUs, or of CPU contexts if MXNet sees no GPU. With `devices`, None or their number.
     batch_size : int
-        Rows in a batch, over all devices. Every update is divided by it, also that of a smaller last batch: as in 13.6,
-        while 13.5 divides by the rows.
+        Rows in a batch, over all devices. The summed gradient is always divided by it, even if the last batch is
+        smaller, so that every image has the same weight. The book does so in 13.6; in 13.5 it divides by the rows.
     lr : float or callable
         The learning rate, or a function of the number of the update, from 1, such as one of MXNet's schedulers.
     num_epochs : int
-        Passes over the training images; with `run`, those of the run.
+        Passes over the training images. Leave it out if you pass `run`, which has its own number.
     devices : list of mx.Context, optional
-        Others than the first, such as ``[mx.gpu(0), mx.gpu(2)]``.
+        The devices, if not the first `num_gpus`, such as ``[mx.gpu(0), mx.gpu(2)]``.
     data : (train_iter, test_iter), optional
-        Iterables over batches (X, y); by default Fashion-MNIST.
+        Iterables over batches (X, y), by default of Fashion-MNIST.
     run : Run, optional
-        For callbacks, such as checkpoints, for a quiet run, or with other workers.
+        A run with settings of its own: callbacks such as checkpoints, no output, or several processes.
     seed : int
-        Of the initial parameters, and of the order of the images.
+        Seed of the initial parameters and of the order of the images.
     train_batch, allreduce : callable
-        Other functions with the arguments of those above, such as ``scratch_in_parts(train_batch, 4)`` and `ring`.
+        Functions that are called like those above, such as ``scratch_in_parts(train_batch, 4)`` of
+        `parallel/accumulation.py` and `ring` of `parallel/allreduce.py`.
     """
-    run = run or Run(num_epochs)  # counts the epochs, measures the time and prints
+    run = run or Run(num_epochs)  # measures the time, reads the losses and prints
     devices = devices_from(num_gpus, devices)
     data = data or load_data('fashion-mnist', batch_size, seed=seed)
     check_training(run, num_epochs, batch_size, data)
@@ -204,15 +206,15 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, num_epoch
     animator = Animator('epoch', f'{run.evaluated} acc', xlim=[1, run.num_epochs])
     # `run` counts the epochs from 1, seeds each, and checks the parameters after it. run.lr is lr, or what lr returns
     for epoch in run.epochs(device_params, seed=seed, lr=lr):
-        # After the last batch, this waits for the devices, as npx.waitall() in 13.6, and stops the clock
+        # After the last batch, `run.batches` waits for the devices, as npx.waitall() does in 13.6, and stops the clock
         for X, y in run.batches(train_iter):
             # Perform multi-device training for a single minibatch
             run.record_losses(train_batch(X, y, device_params, devices, run.lr, batch_size, allreduce))
         # Evaluate the model on all devices; the book does so on the first, and asks for this in an exercise
-        test_acc = evaluate_accuracy_gpus(lambda X: lenet(X, params_on[X.ctx]), test_iter, devices=devices,
+        accuracy = evaluate_accuracy_gpus(lambda X: lenet(X, params_on[X.ctx]), test_iter, devices=devices,
                                           workers=run.workers)
-        animator.add(epoch, (test_acc,))
-        run.end_epoch(test_acc)
+        animator.add(epoch, (accuracy,))
+        run.end_epoch(accuracy)
     run.print_summary(devices)
     return run
 

@@ -54,7 +54,7 @@ def step_of(losses, nets, trainers, shards, devices, rows, divisor=None):
         ls = [losses(*shard) for shard in zip(*shards)]
     autograd.backward(ls)
     for net in nets:
-        prepare_idle_devices(net, range(rows), devices)
+        prepare_idle_devices(net, np.zeros(rows), devices)
     for trainer in trainers:
         trainer.step(rows if divisor is None else divisor, ignore_stale_grad=True)
 
@@ -546,3 +546,7 @@ WRONG = {  # the chapter, its step with a mistake, most of them the book's, and 
     'GAN: gradients of the generator': ('GAN', with_old_gradients(step_of_gan),
                                         'set the gradients of devices without rows, and of layers that a batch'),
 }
+
+
+def as_mxnet(data):
+    return tuple(map(as_mxnet, data)) if isinstance(data, tuple) else np.array(data, dtype=data.dtype)

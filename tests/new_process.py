@@ -26,6 +26,11 @@ print(json.dumps({'names of numpy': names, 'print options': numpy.get_printoptio
 """
 
 
+def errors(stderr: str) -> list[str]:
+    """Return the lines on stderr, without MXNet 2's own about its storage manager."""
+    return [line for line in stderr.splitlines() if 'src/storage/storage.cc' not in line]
+
+
 @functools.cache
 def facts() -> dict:
     """Return what happens in a process in which a warning is an error."""

@@ -56,14 +56,6 @@ def numpy_loss(y_hat, y):
     return numpy.log(numpy.exp(y_hat).sum(axis=1)) - y_hat[numpy.arange(len(y)), y]
 
 
-def books_get_params(params, device):
-    """D2L 13.5.4, as printed."""
-    new_params = [p.copyto(device) for p in params]
-    for p in new_params:
-        p.attach_grad()
-    return new_params
-
-
 def gluon_lenet(params, devices):
     """Return LeNet as Gluon layers on `devices`, with the given parameters (NumPy arrays)."""
     nn = gluon.nn

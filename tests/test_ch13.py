@@ -58,7 +58,7 @@ def with_updates_on_each_device(devices):
 
 def by_gluon(net, data):
     """Train on one device; yield the sum of the losses and the number of correct rows of each batch."""
-    params = [param for name, param in by_name(net).items() if 'unused' not in name]
+    params = [param for name, param in parameters_by_name(net).items() if 'unused' not in name]
     trainer = gluon.Trainer(params, 'sgd', SGD)
     for X, y in data:
         with autograd.record():
@@ -155,10 +155,6 @@ def test_the_curve_has_three_lines(devices, rng, monkeypatch):
     d2l.train_ch13(net, batches(rng), batches(rng), loss, trainer, 3, devices)
     animator, = set(animators)
     assert animator.X == [[1, 2, 3]] * 3 and animator.Y[0][0] > animator.Y[0][2] > 0
-    animator.draw()
-    axes = animator.axes[0]
-    assert (axes.get_xlabel(), axes.get_xlim(), axes.get_ylim()) == ('epoch', (1, 3), (0, 1))
-    assert [text.get_text() for text in axes.get_legend().texts] == ['train loss', 'train acc', 'test acc']
 
 
 def test_mistakes_of_the_caller(device_list, rng):

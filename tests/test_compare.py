@@ -10,12 +10,9 @@ from pathlib import Path
 
 import numpy
 import pytest
-from slow import slow
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.data.batches import BatchIterator
-from gluon_mgpu.mxnet_setup.compat import gluon, np
-from gluon_mgpu.networks import resnet
 from gluon_mgpu.training.history import EpochResult, write_history
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / 'benchmarks'
@@ -29,18 +26,6 @@ import sync_batch_norm  # noqa: E402
 import time_to_accuracy  # noqa: E402
 import two_devices  # noqa: E402
 from harness import environments, lineup, process, results, rows, training  # noqa: E402
-
-
-def lenet():
-    net = gluon.nn.HybridSequential()
-    net.add(gluon.nn.Conv2D(20, 3), gluon.nn.AvgPool2D(2), gluon.nn.Conv2D(50, 5), gluon.nn.AvgPool2D(2),
-            gluon.nn.Dense(128), gluon.nn.Dense(10))
-    return net
-
-
-def resnet18():
-    return resnet.resnet18(10)
-
 
 LINE = {'name': 'fake', 'epoch_seconds': [9.0, 2.0, 1.0], 'cores_busy': 1.5, 'rows': 30_000, 'loss': 0.5,
         'test_acc': 0.75}
@@ -75,45 +60,18 @@ def test_a_summary_leaves_out_first_epochs_and_scales_to_60000_rows():
     assert summary['rounds'] == 2
 
 
-def test_ratios_are_to_the_reference():
+def test_ratios_are_to_the_reference_and_rates_are_images_times_operations():
     runs = {'slow': [run_of(epoch_seconds=[1, 3])], 'ours': [run_of(epoch_seconds=[1, 2])], 'gone': []}
-    summaries = results.compare(runs, 'ours')
-    assert {name: s['ratio'] for name, s in summaries.items()} == {'slow': 1.5, 'ours': 1.0}
+    slow, ours = results.compare(runs, 'ours', mflop={'slow': 200, 'ours': 100}).values()
+    assert (slow['ratio'], ours['ratio']) == (1.5, 1.0)
+    assert (slow['images_per_second'], slow['gflops']) == (10_000, 2000)
 
 
-def test_rates_are_images_times_operations():
-    summary, = results.compare({'a': [run_of(epoch_seconds=[1, 3])]}, 'ours', mflop={'a': 200}).values()
-    assert summary['images_per_second'] == 10_000
-    assert summary['gflops'] == 2000
-
-
-@pytest.mark.parametrize(('size', 'field'), [(28, 'mflop'), (26, 'cropped_mflop')])
-@pytest.mark.parametrize(('work', 'net'), [('scratch', lenet), ('concise', resnet18)])
-def test_operations_of_an_image(work, net, size, field):
-    """Two for each weight and position, in the forward pass, the weights' gradients and the input's gradient."""
-    operations = []
-
-    def count(layer, _, out):
-        positions = out.shape[2] * out.shape[3] if out.ndim == 4 else 1
-        directions = 3 if operations else 2  # the gradient of the images is not computed
-        operations.append(directions * 2 * layer.weight.data().size * positions)
-
-    net = net()
-    net.initialize()
-    size = size if work == 'scratch' else 28
-    net(np.zeros((1, 1, size, size)))
-    net.apply(lambda layer: layer.register_forward_hook(count) if hasattr(layer, 'weight') else None)
-    net(np.zeros((1, 1, size, size)))
-    assert sum(operations) == pytest.approx(getattr(lineup.WORKS[work], field) * 1e6, rel=1e-3)
-
-
-def test_a_table_has_a_line_for_each_contender_and_aligned_columns():
+def test_a_table_has_a_line_for_each_contender():
     text = results.table('title', results.compare({'ours': [run_of()], 'other-one': [run_of()]}, 'ours'))
-    title, *lines = text.splitlines()
-    assert title == 'title'
-    assert [line.split()[0] for line in lines[1:]] == ['ours', 'other-one']
-    assert len({len(line) for line in lines}) == 1
-    assert lines[1].split()[1:6] == ['3.00', '2.00-4.00', '20,000', '-', '1.00']
+    _, _, ours, other = text.splitlines()
+    assert ours.split()[:6] == ['ours', '3.00', '2.00-4.00', '20,000', '-', '1.00']
+    assert other.startswith('other-one ') and len(other) == len(ours)
 
 
 # --- one contender ---
@@ -146,45 +104,28 @@ def test_settings_of_this_shell_do_not_reach_a_contender(program, monkeypatch):
     assert process.run(sys.executable, fake, {}, timeout=20)['loss'] == []
 
 
-def test_a_crash_is_reported_with_its_last_line(program):
-    with pytest.raises(process.ProgramError, match='^exit status 1: RuntimeError: no such thing$'):
-        process.run(sys.executable, program('raise RuntimeError("no such thing")'), {}, timeout=20)
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(not Path('/proc/self/stat').exists(), reason='needs /proc')
+@pytest.mark.skipif(sys.platform != 'linux', reason='children are found in /proc')
 def test_a_contender_that_hangs_is_killed_with_its_children(program, tmp_path):
-    # Horovod's workers are in a session of their own
-    fake = program('children = [subprocess.Popen(["sleep", "60"], start_new_session=own) for own in (False, True)]\n'
-                   f'open({str(tmp_path / "pids")!r}, "w").write(" ".join(str(child.pid) for child in children))\n'
+    """Horovod's workers are in a session of their own."""
+    fake = program(f'subprocess.Popen("sleep 4; touch {tmp_path}/alive", shell=True, start_new_session=True)\n'
                    'time.sleep(60)')
-    with pytest.raises(process.ProgramError, match=r'took longer than 2 s'):
+    with pytest.raises(process.ProgramError, match='took longer than 2 s'):
         process.run(sys.executable, fake, {}, timeout=2)
-    pids = (tmp_path / 'pids').read_text().split()
-    for _ in range(100):
-        if not any(map(is_running, pids)):
-            return
-        time.sleep(0.02)
-    pytest.fail(f'children still run: {list(filter(is_running, pids))}')
+    time.sleep(3)
+    assert not (tmp_path / 'alive').exists()
 
 
-def is_running(pid):
-    """Return False if a process has ended, possibly without being reaped yet."""
-    try:
-        return ') Z ' not in Path(f'/proc/{pid}/stat').read_text()
-    except OSError:
-        return False
-
-
-@pytest.mark.parametrize('output, reason', [
+@pytest.mark.parametrize('code, reason', [
     ('', 'it printed nothing'),
-    ('done', 'no JSON object in its last line: done'),
-    ('7', 'no JSON object'),
-    ('{"name": "x", "rows": 1}', 'epoch_seconds, cores_busy, loss, test_acc missing'),
+    ('print("done")', 'no JSON object in its last line: done'),
+    ('print(7)', 'no JSON object'),
+    ("""print('{"name": "x", "rows": 1}')""", 'epoch_seconds, cores_busy, loss, test_acc missing'),
+    ('raise RuntimeError("no such thing")', '^exit status 1: RuntimeError: no such thing$'),
 ])
-def test_a_line_that_cannot_be_read_is_an_error(program, output, reason):
+def test_a_contender_that_fails(program, code, reason):
     with pytest.raises(process.ProgramError, match=reason):
-        process.run(sys.executable, program(f'print({output!r})'), {}, timeout=20)
+        process.run(sys.executable, program(code), {}, timeout=20)
 
 
 # --- the ceiling ---
@@ -235,16 +176,11 @@ def test_contenders_take_turns_and_those_that_fail_are_left_out(contenders, tmp_
     assert Path(files[1]).stat().st_size > 1000
 
 
-@pytest.mark.parametrize('code, reason', [
-    ('sys.exit("no such operator")', 'exit status 1: no such operator'),
-    slow('time.sleep(60)', 'took longer than 5 s'),
-    ('print("done")', 'no JSON object in its last line: done'),
-])
-def test_without_a_ceiling_the_comparison_continues(contenders, program, monkeypatch, capsys, code, reason):
-    monkeypatch.setattr(process, 'CEILING', program(code, 'ceiling.py'))
-    assert compare.main(['--rounds', '1', '--work', 'scratch', '--only', 'ours', '--timeout', '5']) == 0
+def test_without_a_ceiling_the_comparison_continues(contenders, program, monkeypatch, capsys):
+    monkeypatch.setattr(process, 'CEILING', program('sys.exit("no such operator")', 'ceiling.py'))
+    assert compare.main(['--rounds', '1', '--work', 'scratch', '--only', 'ours']) == 0
     out, err = capsys.readouterr()
-    assert err.splitlines()[0] == f"scratch: the cores' peak speed was not measured: {reason}"
+    assert "the cores' peak speed was not measured: exit status 1: no such operator" in err
     assert 'ours  ' in out and 'peak GFLOP/s' not in out
 
 
@@ -296,24 +232,6 @@ def test_an_older_python_is_looked_for_on_the_path_and_in_pyenv(python, tmp_path
     assert environments.find_python((*versions, current)) == sys.executable
 
 
-def test_an_environment_that_cannot_be_created_is_removed(monkeypatch, tmp_path):
-    monkeypatch.setattr(environments, 'find_python', lambda versions: sys.executable)
-    monkeypatch.setitem(environments.PYTHONS, 'peer', ())
-
-    def call(command):
-        if 'pip' not in command:
-            python = environments.python_of(tmp_path / 'peer')
-            python.parent.mkdir(parents=True)
-            python.touch()
-            return ''
-        raise environments.MissingEnvironmentError('ERROR: no matching distribution')
-    monkeypatch.setattr(environments, '_call', call)
-    monkeypatch.setitem(environments.RECIPES, 'peer', (['something'],))
-    with pytest.raises(environments.MissingEnvironmentError, match='no matching'):
-        environments.make('peer', tmp_path, log=lambda line: None)
-    assert not (tmp_path / 'peer').exists()
-
-
 # --- the other programs ---
 
 @pytest.fixture
@@ -331,18 +249,12 @@ def few_rows(monkeypatch, tmp_path):
 
 
 def test_two_devices_keeps_the_second_epoch_and_evaluates_one_batch(few_rows, monkeypatch):
-    seen = []
-
     def train(num_gpus, batch_size, lr, devices, data, run):
-        seen.append((num_gpus, len(devices), len(data[1])))
-        for seconds in (7.0, 3.0):
-            run.history.append(EpochResult(len(run.history) + 1, seconds, 1.0, 0.5, 20 / seconds))
+        assert (num_gpus, len(devices), len(data[1])) == (2, 2, 1)
+        run.history += [EpochResult(1, 7.0, 1.0, 0.5, 3.0), EpochResult(2, 3.0, 1.0, 0.5, 7.0)]
 
     monkeypatch.setitem(training.WORK, 'scratch', (train, 20, 8, 0.1))
     assert two_devices.epoch_seconds('scratch', 'cpu:0,cpu:1', 'noise', None) == 3.0
-    assert seen == [(2, 2, 1)]
-    monkeypatch.setitem(training.WORK, 'scratch', (scratch.train, 20, 8, 0.1))
-    assert 0 < two_devices.epoch_seconds('scratch', 'cpu:0', 'noise', None) < 60
 
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='memory is read from /proc')
@@ -370,22 +282,15 @@ def test_time_to_accuracy_by_hand(tmp_path, monkeypatch, capsys):
     assert (tmp_path / 'time_to_accuracy.png').read_bytes()[:4] == b'\x89PNG'
 
 
-@pytest.mark.slow
-def test_bfloat16_accuracy_takes_a_smaller_step_in_the_last_epoch(few_rows, monkeypatch, devices, capsys):
-    rates, step = [], concise.train_batch
+def test_bfloat16_accuracy_takes_a_smaller_step_in_the_last_epoch(few_rows, monkeypatch, devices):
+    def train(num_gpus, batch_size, lr, devices, data, run, seed, net):
+        assert [lr(step) for step in range(1, 5)] == pytest.approx([0.1, 0.1, 0.01, 0.01])
+        run.history.append(EpochResult(2, 1.0, 1.0, 0.5, 1.0))
 
-    def train_batch(X, y, net, loss, trainer, *args):
-        rates.append(trainer.learning_rate)
-        return step(X, y, net, loss, trainer, *args)
-
-    monkeypatch.setattr(concise, 'train_batch', train_batch)
+    monkeypatch.setattr(concise, 'train', train)
     args = argparse.Namespace(dataset='noise', data_dir=None, devices=devices[:2], batch_size=16, rows=20, lr=0.1,
                               epochs=2)
-    accuracy = bfloat16_accuracy.last_accuracy('float32', 0, args)
-    assert rates == pytest.approx([0.1, 0.1, 0.01, 0.01])
-    assert accuracy * 40 == pytest.approx(round(accuracy * 40))
-    assert [line.split(':')[0] for line in capsys.readouterr().out.splitlines()] == [
-        'seed 0, float32', 'epoch 1/2', 'epoch 2/2', 'test acc']
+    assert bfloat16_accuracy.last_accuracy('float32', 0, args) == 0.5
 
 
 @pytest.mark.slow
@@ -393,12 +298,9 @@ def test_sync_batch_norm_prints_tables(few_rows, monkeypatch, capsys):
     monkeypatch.setattr(sys, 'argv', ['sync_batch_norm.py', '--batch-size', '8', '--rounds', '1', '--steps', '1',
                                       '--rows', '20', '--epochs', '1', '--seeds', '3', '4'])
     sync_batch_norm.main()
-    cells = [[cell.strip() for cell in line.split('|')[1:-1]] for line in capsys.readouterr().out.splitlines()
-             if line.startswith('| ')]
-    assert [row[0] for row in cells] == ['batch norm', 'each device its own', 'synchronized', 'devices', 'one device',
-                                         '2 devices', '2 devices, synchronized']
-    assert cells[3] == ['devices', 'seed 3', 'seed 4', 'mean', 'last loss, mean']
-    assert all(0 <= float(acc) <= 1 for row in cells[4:] for acc in row[1:4])
+    rows = [line.split(' | ')[0] for line in capsys.readouterr().out.splitlines() if line.startswith('| ')]
+    assert rows == [f'| {name}' for name in ('batch norm', 'each device its own', 'synchronized', 'devices',
+                                             'one device', '2 devices', '2 devices, synchronized')]
 
 
 def test_the_table_of_for_speed_by_hand(capsys):

@@ -57,69 +57,15 @@ def text(cell) -> str:
                    if output.get('name') == 'stdout' or output.output_type == 'execute_result')
 
 
-def output_of(nb, beginning: str) -> str:
-    """Return the text of the only code cell with this beginning."""
-    cell, = (c for c in nb.cells if c.cell_type == 'code' and c.source.startswith(beginning))
-    return text(cell)
-
-
-def pictures(cell) -> list:
-    return [output.data['image/png'] for output in cell.outputs if 'image/png' in output.get('data', {})]
-
-
-def check_training(nb):
-    """Check the two cells that train: each shows one curve, and one line with the right number of devices."""
-    cells = [c for c in nb.cells if ' = train(num_gpus=' in c.source]
-    assert len(cells) == 2
-    for cell, num_devices in zip(cells, (1, 2)):
-        last = text(cell).splitlines()[-1]
-        match = re.fullmatch(r'test acc: [01]\.\d\d, \d+\.\d sec/epoch on \[(.*)\]', last)
-        assert match, last
-        assert len(set(match[1].split(', '))) == num_devices
-        assert len(pictures(cell)) == 1, 'only the last curve stays in the notebook'
-    on_one, on_two, speed = output_of(nb, "print('test accuracy").splitlines()
-    assert len(re.findall(r' [01]\.\d{3}', on_one)) == len(re.findall(r' [01]\.\d{3}', on_two)) >= 3
-    assert re.fullmatch(r'two devices are \d+\.\d\d times as fast as one', speed)
-
-
-def check_one_step(nb):
-    assert [re.findall(r'\d', line.split('labels ')[1]) for line in output_of(nb, 'X_shards').splitlines()] == [
-        list('0123'), list('4567')]
-    on_first, on_second = ([float(number) for number in re.findall(r'-?\d\.\d*', line)]
-                           for line in output_of(nb, 'def show').splitlines())
-    assert [i for i, value in enumerate(on_first) if value < 0] == [0, 1, 2, 3]
-    assert [i for i, value in enumerate(on_second) if value < 0] == [4, 5, 6, 7]
-    sums = output_of(nb, 'for i in range(len(alone))').splitlines()
-    *replicas, alone = [re.findall(r'-?\d\.\d*', line) for line in sums]
-    assert replicas == [alone, alone]
-    between, from_one = re.findall(r'\d\S+', output_of(nb, 'def largest_difference'))
-    assert float(between) == 0 <= float(from_one) < 1e-6
-    numbers = {call: re.fullmatch(r'difference (\S+), loss (\S+)\n', output_of(nb, call)).groups()
-               for call in ('def train', 'train(lambda')}
-    assert float(numbers['def train'][0]) == 0 < float(numbers['train(lambda'][0])
-    assert 10 * float(numbers['def train'][1]) < float(numbers['train(lambda'][1])
-
-
-def check_from_scratch(nb):
-    # MXNet 1.9 prints 1., MXNet 2 prints 1
-    vectors = re.findall(r'\[\[(\d)\.? (\d)\.?\]\]', output_of(nb, 'data = '))
-    assert vectors == [('1', '1'), ('2', '2'), ('3', '3'), ('3', '3')]
-    numbers = re.findall(r'\d\.\d+', output_of(nb, 'loss('))
-    assert len(numbers) == 4 and all(2.25 < float(number) < 2.35 for number in numbers)
-    b1, grad = output_of(nb, 'b1 = ').splitlines()
-    assert b1.count('0.') == grad.count('0.') == 20
-    batch, *shards = re.split('the shard on .*:', output_of(nb, 'batch = '))
-    assert len(shards) == 2
-    assert re.findall(r'\d+\.', batch) == re.findall(r'\d+\.', ''.join(shards)) == [f'{i}.' for i in range(24)]
-    check_training(nb)
-
-
-def check_concise(nb):
-    assert output_of(nb, 'X = ').count('(2, 10)') == 2
-    assert 'only initialized on [' in output_of(nb, 'weight = ')
-    _, first, second = re.split('on .*:', output_of(nb, 'for device in devices'))
-    assert first.strip() == second.strip() and '.' in first
-    check_training(nb)
+def results(nb) -> list:
+    """Return the text and the number of pictures of each code cell, with # for each fraction."""
+    found = []
+    for cell in nb.cells:
+        if cell.cell_type == 'code':
+            shown = re.sub(r'-?\d+\.\d+(e-\d+)?', '#', text(cell))
+            shown = re.sub(r'(\d)\.', r'\1', shown)  # MXNet 1.9 prints 1., MXNet 2 prints 1
+            found.append((re.sub(r'\s+', ' ', shown), str(cell.outputs).count('image/png')))
+    return found
 
 
 def test_things_to_try(capsys, monkeypatch):
@@ -147,17 +93,15 @@ def test_things_to_try(capsys, monkeypatch):
     assert from_one_device(as_it_is) < 1e-6 and from_one_device(twice) > 1e-3
 
 
-CHECKS = {'one_step': check_one_step, 'multiple_gpus': check_from_scratch, 'multiple_gpus_concise': check_concise}
-
-
-def test_every_notebook_is_checked():
-    assert set(CHECKS) == set(NAMES) == {path.stem for path in FOLDER.glob('*.ipynb')}
+def test_all_notebooks_are_tested():
+    assert set(NAMES) == {path.stem for path in FOLDER.glob('*.ipynb')}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', NAMES)
-def test_the_notebook_runs(name, executed):
-    CHECKS[name](executed(name))
+def test_the_notebook_shows_what_is_committed(name, executed):
+    """Up to fractions."""
+    assert results(executed(name)) == results(committed(name))
 
 
 @pytest.mark.parametrize('name', NAMES)
@@ -165,7 +109,6 @@ def test_the_committed_notebook(name, monkeypatch):
     monkeypatch.setattr('build.socket', SimpleNamespace(gethostname=lambda: 'host-of-the-test'))
     nb = committed(name)
     nbformat.validate(nb)
-    CHECKS[name](nb)
     built = notebook((FOLDER / f'{name}.py').read_text(encoding='utf-8'))
     assert [(c.cell_type, c.source) for c in nb.cells] == [(c.cell_type, c.source) for c in built.cells], (
         'the script has changed: python examples/notebooks/build.py')

@@ -8,7 +8,7 @@ import pytest
 from book_steps import ADAM, CHAPTERS, as_mxnet, plain, started
 from docs_code import blocks
 
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, gluon, mx, np
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np
 from gluon_mgpu.programs.check.contents import find_all
 
 PAGE = (Path(__file__).parents[1] / 'docs' / 'other-chapters.md').read_text()
@@ -93,6 +93,25 @@ def test_fine_tuning(names, seed, capsys):
     names.update(net=network(book_steps.FineTuned, devices[:1], seed), train_iter=data, test_iter=data)
     exec(BLOCKS['fine-tuning'], names)
     check_equal(names['net'], one)
+
+
+@pytest.mark.parametrize('trained, num_changed', [(3, 0), (0, 4)])
+def test_statistics_of_frozen_batch_norm(trained, num_changed, devices):
+    """As the page says: only behind a layer that is trained."""
+    net, nn = gluon.nn.HybridSequential(), gluon.nn
+    net.add(nn.Conv2D(2, 3, in_channels=1), nn.BatchNorm(in_channels=2), nn.BatchNorm(in_channels=2), nn.Dense(1))
+    net.initialize(ctx=devices[0])
+    X = np.random.normal(size=(4, 1, 5, 5), ctx=devices[0])
+    net(X)
+    for number, layer in enumerate(net):
+        for param in layer.collect_params().values() if number != trained else ():
+            param.grad_req = 'null'
+    statistics = [param for layer in (net[1], net[2]) for param in (layer.running_mean, layer.running_var)]
+    before = [param.data().asnumpy() for param in statistics]
+    with autograd.record():
+        l = net(X).sum()
+    l.backward()
+    assert sum((param.data().asnumpy() != array).any() for param, array in zip(statistics, before)) == num_changed
 
 
 class BERT(book_steps.BERT):

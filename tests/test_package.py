@@ -67,9 +67,11 @@ def test_public_names():
 
 def test_unknown_name():
     assert not hasattr(gluon_mgpu, 'no_such_name')
-    with pytest.raises(AttributeError, match="has no attribute 'train_ch6': .* pip install --no-deps d2l pandas "
-                                             'ipython, import gluon_mgpu first, and after it: from d2l import mxnet'):
-        _ = gluon_mgpu.train_ch6  # of the book's chapter 7
+    words = ('if an earlier version had it, it is gone, and CHANGELOG.md says what to do instead; .* pip install '
+             '--no-deps d2l pandas ipython, import gluon_mgpu first, and after it: from d2l import mxnet')
+    for name in ('train_ch6', 'zero_grad'):  # of the book's chapter 7, and of version 3
+        with pytest.raises(AttributeError, match=f"has no attribute '{name}': {words}"):
+            getattr(gluon_mgpu, name)
 
 
 def test_names_that_need_mxnet_raise_an_import_error_without_it():

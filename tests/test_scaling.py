@@ -1,7 +1,6 @@
 """benchmarks/scaling.py: arithmetic by hand, the chapters' training, output files and errors."""
 import json
 import sys
-from itertools import islice
 from pathlib import Path
 
 import numpy
@@ -19,7 +18,6 @@ from scaling import (
     MODES,
     NETWORKS,
     Case,
-    chart,
     device_counts,
     images_per_second,
     main,
@@ -42,10 +40,7 @@ def two_devices(devices):
     return devices_flag(devices[:2])
 
 
-@pytest.mark.parametrize(('k', 'counts'), [
-    (1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (4, [1, 2, 3, 4]), (5, [1, 2, 4, 5]), (8, [1, 2, 4, 8]),
-    (9, [1, 2, 4, 8, 9]), (64, [1, 2, 4, 8, 16, 32, 64]),
-])
+@pytest.mark.parametrize(('k', 'counts'), [(1, [1]), (4, [1, 2, 3, 4]), (5, [1, 2, 4, 5]), (9, [1, 2, 4, 8, 9])])
 def test_device_counts(k, counts):
     assert device_counts(k) == counts
 
@@ -78,11 +73,6 @@ def test_the_speed_of_a_simulated_chapter(monkeypatch, batches):
     assert seen == [((10, 1, 28, 28), (10,), [1])] * (5 + 8)
 
 
-def test_batches_are_all_full(batches):
-    assert [len(X) for X, _ in islice(scaling._full_batches(batches, 24), 5)] == [24] * 5
-    assert batches.batch_size == 8
-
-
 def test_one_device_is_measured_once_for_both_modes(batches, monkeypatch):
     measured = []
     monkeypatch.setattr(scaling, 'images_per_second',
@@ -100,44 +90,22 @@ def test_a_complete_run(tmp_path, capsys, devices, two_devices):
     assert main([*two_devices, '--network', 'lenet', '--batch-size', '16', '--steps', '2', '--rounds', '2',
                  '--out-dir', str(out)]) == 0
     shown = capsys.readouterr().out
-    lines = shown.replace(str(out), '').splitlines()
-    assert 'speed-up' in shown and shown.count('LeNet') == 4 and max(map(len, lines)) <= 80
+    assert shown.count('LeNet') == 4 and max(map(len, shown.replace(str(out), '').splitlines())) <= 80
     record = json.loads((out / 'scaling.json').read_text())
     assert (record['devices'], record['dataset'], record['batch_sizes']) == (
         [str(d) for d in devices[:2]], 'glyphs', {'lenet': 16})
     assert [(r['mode'], r['num_devices'], r['rows']) for r in record['results']] == [
         (MODES[0], 1, 16), (MODES[0], 2, 16), (MODES[1], 1, 16), (MODES[1], 2, 32)]
-    assert [len(r['images_per_second_by_round']) for r in record['results']] == [2] * 4
-    assert record['results'][0]['speed_up'] == record['results'][0]['efficiency'] == 1
     assert 'MXNet' in record['machine']
     assert (out / 'scaling.png').read_bytes()[:4] == b'\x89PNG'
-
-
-def test_the_chart(tmp_path, figures):
-    lines = [{'network': 'lenet', 'mode': mode, 'num_devices': k, 'speed_up': 0.9 * k,
-              'speed_up_range': [0.8 * k, k]} for mode in MODES for k in (1, 2, 4)]
-    chart(lines, tmp_path / 'scaling.png', 'a machine')
-    axes, = figures[0].axes
-    assert axes.get_title() == 'a machine' and 'speed-up' in axes.get_ylabel() and axes.get_xlabel() == 'devices'
-    assert axes.lines[0].get_xydata().tolist() == [[1, 1], [4, 4]]  # ideal
-    xs = [container.lines[0].get_xdata().tolist() for container in axes.containers]
-    assert xs == [[1, 2, 4], [1, 2, 4]]
-    wide, thin = (container.lines[0].get_markersize() for container in axes.containers)
-    assert wide > thin  # equal speed-ups are both visible
-    assert [t.get_text() for t in axes.get_legend().get_texts()] == [
-        'ideal', 'LeNet, fixed total: 3.60 on 4', 'LeNet, fixed per device: 3.60 on 4']
 
 
 @pytest.mark.parametrize(('flags', 'message'), [
     (['--batch-size', '1'], 'a batch of 1 rows on 2 device(s): must have a row for each device, and at most'),
     (['--batch-size', '30001'], 'a batch of 60,002 rows on 2 device(s): must'),
-    (['--devices', 'tpu:0'], "'tpu:0' names no device"),
-    (['--dataset', 'mnist', '--data-dir', 'nowhere'], 'no such folder'),
 ])
 def test_invalid_arguments(flags, message, tmp_path, capsys, two_devices):
     assert main([*two_devices, '--out-dir', str(tmp_path / 'run'), *flags]) == 2
     error = capsys.readouterr().err
     assert error.startswith('scaling: ') and message in error and error.count('\n') == 1
     assert not (tmp_path / 'run').exists()
-
-

@@ -179,7 +179,7 @@ def gradient_of_the_input(devices, rng, trainer_of, how):
 
 def evaluated_and_saved(devices, rng, trainer_of, how, folder):
     """Evaluate, save and load between the steps."""
-    net = make(dense(4, 5, 3, kind=StaticSequential), devices, how)
+    net = make(dense(4, 5, 3), devices, how)
     trainer = trainer_of(trainable(net), 'sgd', {'learning_rate': 0.1, 'momentum': 0.9})
     for X, y in batches(rng):
         step(squared(net), [net], trainer, X, y, devices)
@@ -198,13 +198,13 @@ def in_threads(devices, rng, trainer_of, how):
     nets = [make(dense(4, 5, 3), devices, how) for _ in range(2)]
     trainers = [trainer_of(trainable(net), 'sgd', {'learning_rate': 0.1}) for net in nets]
     for X, y in batches(rng):
-        with ThreadPoolExecutor(2) as pool:
+        with ThreadPoolExecutor(2, initializer=npx.set_np) as pool:
             list(pool.map(lambda net, trainer, X=X, y=y: step(squared(net), [net], trainer, X, y, devices),
                           nets, trainers))
         yield nets
 
 
-PROGRAMS = [plain, static_sequential, frozen_and_unfrozen, penalty_in_every_second_step, actor_and_critic, generative,
+PROGRAMS = [plain, frozen_and_unfrozen, penalty_in_every_second_step, actor_and_critic, generative,
             clipped_by_a_list_made_before, accumulated, gradient_of_the_input, evaluated_and_saved, in_threads]
 
 

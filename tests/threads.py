@@ -4,12 +4,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, np
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, np, npx
 from gluon_mgpu.parallel.workers import Workers
 
 
 class Threads(Workers):
-    """Worker `rank` of several, each of which is a thread that calls `function(workers)`."""
+    """Worker `rank` of several, each of which is a thread, with the caller's semantics, for `function(workers)`."""
 
     def __init__(self, rank, barrier, arrays):
         super().__init__()
@@ -26,7 +26,8 @@ class Threads(Workers):
     @staticmethod
     def run(num_workers, function):
         barrier, arrays = threading.Barrier(num_workers), [None] * num_workers
-        with ThreadPoolExecutor(num_workers) as pool:
+        semantics = npx.is_np_shape(), npx.is_np_array()
+        with ThreadPoolExecutor(num_workers, initializer=npx.set_np, initargs=semantics) as pool:
             return list(pool.map(lambda rank: function(Threads(rank, barrier, arrays)), range(num_workers)))
 
 

@@ -17,6 +17,9 @@ class OfTwo(Workers):
         values = [value, self.of_other(value)]
         return values[::-1] if self.rank else values
 
+    def on_rank_0(self, function):
+        return None if self.rank else function()
+
 
 class Shard(list):
     """Batches that are marked as the shard of worker 0 of two."""

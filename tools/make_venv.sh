@@ -156,6 +156,6 @@ if ! install_package; then
 fi
 rm -f "$marker"
 if [ "$(uname -sm)" = 'Linux aarch64' ] && [[ ",$2," == *,cpu,* ]]; then
-  "$folder/bin/python" -m gluon_mgpu.mxnet_setup.arm64
+  "$folder/bin/python" tools/repair_arm64.py
 fi
 touch "$folder/installed"

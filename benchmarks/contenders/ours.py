@@ -43,7 +43,7 @@ def main() -> None:
         network['net'].hybridize(static_alloc=True, static_shape=True)  # as `train` does with its own
     train(len(devices), job['batch_size'], job['lr'], devices=devices, data=(train_iter, test_iter), run=run,
           **network)
-    print(watch.line(job, len(images), run.history[-1].loss, run.history[-1].test_acc))
+    print(watch.line(job, len(images), run.history[-1].loss, run.history[-1].accuracy))
 
 
 if __name__ == '__main__':

@@ -41,7 +41,7 @@ def work(job: dict) -> None:
                        'concise': (concise.train, {'Trainer': workers.trainer})}[job['work']]
         train(1, job['batch_size'], job['lr'], devices=[workers.device], data=(train_iter, test_iter), run=run, **sums)
         if workers.rank == 0:
-            print(watch.line(job, len(images), run.history[-1].loss, run.history[-1].test_acc), flush=True)
+            print(watch.line(job, len(images), run.history[-1].loss, run.history[-1].accuracy), flush=True)
 
 
 if __name__ == '__main__':

@@ -40,7 +40,7 @@ class StopAt(Callback):
         self.accuracy = accuracy
 
     def epoch_end(self, run: Run) -> None:
-        if run.history[-1].test_acc >= self.accuracy:
+        if run.history[-1].accuracy >= self.accuracy:
             raise Reached
 
 
@@ -53,7 +53,7 @@ def train_to(accuracy: float, devices: list, lr, args) -> tuple[int, float, floa
         scratch.train(len(devices), batch_size, lr, devices=devices, data=data, run=run)
     if not run.history:  # diverged in the first epoch
         return 0, math.nan, math.nan
-    return len(run.history), run.history[-1].test_acc, median(e.seconds for e in run.history)
+    return len(run.history), run.history[-1].accuracy, median(e.seconds for e in run.history)
 
 
 def report(k: int, lr: float, warm_up: bool, args) -> None:

@@ -32,7 +32,7 @@ def accuracy(devices: list, batch_size: int, lr: float, args) -> float:
         scratch.train(len(devices), batch_size, lr, devices=devices, data=data, run=run)
     except DivergenceError:
         return 0.1
-    return run.history[-1].test_acc
+    return run.history[-1].accuracy
 
 
 def _devices(k: int) -> str:

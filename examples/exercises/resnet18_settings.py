@@ -27,7 +27,7 @@ def accuracies(batch_size: int, lr: float, args) -> list[float]:
         concise.train(len(args.devices), batch_size, lr, devices=args.devices, data=(train_iter, test_batches), run=run)
     except DivergenceError as error:
         print(error)
-    return [epoch.test_acc for epoch in run.history]
+    return [epoch.accuracy for epoch in run.history]
 
 
 def main(argv: list | None = None) -> None:

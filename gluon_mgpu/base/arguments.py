@@ -29,7 +29,7 @@ def is_number(value: object, least: float = -sys.float_info.max, most: float = s
 
 
 def is_count(value: object, least: int = 0) -> bool:
-    """Return True for an int from `least` to `LARGEST_INTEGER`, see `is_number`."""
+    """Return True for an int from `least` to `LARGEST_INTEGER`; of a file that somebody may have changed."""
     return isinstance(value, int) and is_number(value, least, LARGEST_INTEGER)
 
 
@@ -42,7 +42,7 @@ def not_empty(name: str, value: str) -> str:
 
 
 def full_path(name: str, value: str | os.PathLike) -> str:
-    """Return a path; ``~`` becomes the home folder, because shells do not expand it after ``=``. Checks as above."""
+    """Return a path with the home folder for ``~``, which shells do not expand after ``=``; ValueError if empty."""
     path = os.path.expanduser(not_empty(name, os.fspath(value) if isinstance(value, os.PathLike) else value))
     if path.startswith('~'):
         raise ValueError(f'{name} {value}: must be the full path, because this home folder is unknown')
@@ -50,7 +50,7 @@ def full_path(name: str, value: str | os.PathLike) -> str:
 
 
 def existing_folder(name: str, value: str | os.PathLike) -> str:
-    """Return a path like `full_path`; raise ValueError if it is not the path of a folder."""
+    """Return the path of a folder, with the home folder for ``~``; raise ValueError for others."""
     path = full_path(name, value)
     if not os.path.isdir(path):
         raise ValueError(f'{name} {path}: must be an existing folder')

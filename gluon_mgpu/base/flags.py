@@ -27,13 +27,13 @@ class Parser(argparse.ArgumentParser):
         self.exit(BAD_INPUT, f'{self.program}: {printable(message)}; --help shows all flags\n')
 
     def run(self, argv: list | None, work: Callable[[argparse.Namespace], object]) -> int:
-        """Parse `argv`, call `work` with the flags and return the exit status; see `run_program`."""
+        """Parse `argv`, call `work` with the flags and return the exit status; errors become one line."""
         args = self.parse_args(argv)
         return run_program(self.program, lambda: work(args))
 
 
 def checked_flag(check: Callable, *limits: float, kind: type = str) -> Callable[[str], Any]:
-    """Return a type for argparse: a `kind` that ``check(name, value, *limits)`` accepts; see `base.arguments`."""
+    """Return a type for argparse: a `kind` that ``check(name, value, *limits)`` accepts."""
     def convert(value: Any):
         with contextlib.suppress(ValueError):
             value = kind(value)

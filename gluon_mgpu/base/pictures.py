@@ -34,7 +34,7 @@ def in_lines(text: str, width: int = 60) -> str:
 
 
 def write_picture(figure: Any, path: str | os.PathLike) -> None:
-    """Write a figure of Matplotlib like `write_atomically`; the suffix of `path` is the format, by default PNG."""
+    """Write a figure of Matplotlib, in one piece; the suffix of `path` is the format, by default PNG."""
     content = io.BytesIO()
     figure.savefig(content, format=Path(path).suffix[1:] or None)
     write_atomically(path, content.getbuffer())

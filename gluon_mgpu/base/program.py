@@ -13,6 +13,13 @@ OUT_OF_MEMORY = ('out of memory', 'failed to allocate', 'cannot allocate', 'allo
                  'failed to map segment')
 
 
+class ProblemError(ValueError):
+    """Error of a problem and its remedy, the two arguments. The doctor shows them apart; the message has both."""
+
+    def __str__(self) -> str:
+        return ': '.join(self.args)
+
+
 class JobError(Exception):
     """Error that ends a program, or all workers of a job, with one line and the exit status `status`.
 
@@ -50,7 +57,7 @@ def show(*lines: str, stream: TextIO | None = None) -> None:
 
 
 def warn(*lines: str) -> None:
-    """Print lines on stderr; see `show`."""
+    """Print lines on stderr, if possible."""
     if sys.stderr is not None:  # closed before Python started
         show(*lines, stream=sys.stderr)
 

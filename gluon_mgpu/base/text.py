@@ -12,7 +12,7 @@ def printable(text: str) -> str:
 
 
 def print_text(*lines: object, stream=None) -> None:
-    """Print lines, possibly with text of others; see `printable`. OSError if they cannot be written."""
+    """Print lines, with escapes for control characters in text of others. OSError if they cannot be written."""
     encoding = getattr(stream or sys.stdout, 'encoding', None) or 'utf-8'  # of a terminal, possibly ASCII
     text = '\n'.join(printable(str(line)) for line in lines)
     print(text.encode(encoding, 'backslashreplace').decode(encoding), file=stream, flush=True)

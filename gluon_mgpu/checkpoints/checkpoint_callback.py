@@ -8,14 +8,16 @@ from ..base.arguments import integer
 from ..base.program import Stopped, reason
 from ..base.text import counted
 from ..training.callback import Callback, epochs_since_best
-from ..training.epoch import check_state
-from ..training.history import EpochResult
+from ..training.epoch import place_of
+from ..training.history import checked_history
+from ..training.parameters import not_in_trainer
 from ..training.run import Run
 from . import checkpoint
 from .checkpoint import CheckpointError
-from .run_folder import BEST, OWN_UNFINISHED, checkpoints, newest_checkpoint, steps_in_name
+from .run_folder import BEST, OWN_UNFINISHED, check_newest, checkpoints, lock_folder, steps_in_name
 
 NUM_KEPT = 2
+_locks: dict[Path, contextlib.ExitStack] = {}  # of the runs of this process, by folder
 
 
 class CheckpointCallback(Callback):
@@ -23,6 +25,7 @@ class CheckpointCallback(Callback):
 
     For each checkpoint, it waits for the devices, copies the state to CPU memory and writes the file. If that fails,
     training continues, with a warning before the next epoch or at the end. After `Stopped`, call `save_on_stop`.
+    Until the run ends, other processes cannot use the folder.
 
     Parameters
     ----------
@@ -33,7 +36,7 @@ class CheckpointCallback(Callback):
     config : dict, optional
         JSON-serializable configuration of the run, to be stored in each checkpoint.
     resume : path-like, optional
-        The checkpoint to resume from.
+        The checkpoint to resume from. If the folder has a newer one, the run ends with an error.
     keep_best : bool
         Also write `BEST` after each epoch with a better accuracy than all before.
 
@@ -45,6 +48,8 @@ class CheckpointCallback(Callback):
         The newest complete checkpoint, on rank 0.
     problem : str
         Why a newer one could not be written, if no warning has said so yet; otherwise ''.
+    is_locked : bool
+        The program has locked the folder itself.
     """
 
     def __init__(self, folder, every: int | None = None, config: dict | None = None, resume=None,
@@ -55,25 +60,34 @@ class CheckpointCallback(Callback):
         self.resume, self.keep_best = resume, keep_best
         self.resume_command = self.problem = ''
         self.last: Path | None = None
+        self.is_locked = False
+        self._lock = contextlib.ExitStack()
 
     def train_begin(self, run: Run) -> None:
-        """Remove the files of a killed process, and load the checkpoint; ValueError if the folder is of another run."""
-        if run.workers.rank == 0:  # other machines may not have the folder
-            for path in [path for path in self.folder.iterdir() if OWN_UNFINISHED.fullmatch(path.name)]:
-                with contextlib.suppress(OSError):
-                    path.unlink()
-        if hasattr(run.net, 'collect_params') and run.trainer is None:
-            run.warn("run.epochs got no Trainer: checkpoints will not have its optimizer's state")
-        if self.resume is None:
-            if other := run.workers.on_rank_0(lambda: newest_checkpoint(self.folder, lambda line: None)[0]):
-                raise ValueError(f'{other} is of an earlier run: resume from it, or choose another folder')
-        else:
+        """Lock the folder, and load the checkpoint; ValueError if the folder is of another run."""
+        run.workers.on_rank_0(self._prepare_folder)  # other machines may not have it
+        if others := not_in_trainer(run.net, run.trainer):
+            run.warn(f"run.epochs got no Trainer of {others[0]}: checkpoints will not have the optimizer's state of "
+                     f"{counted(len(others), 'parameter')}; use one Trainer for all, or grad_req 'null' for those that "
+                     'stay')
+        if self.resume is not None:
             metadata = checkpoint.load(self.resume, run.net, run.trainer, run.warn, run.workers)
             try:
                 run.restore(metadata.get('run', {}))
             except ValueError as error:
                 raise CheckpointError(f'{self.resume}: {error}') from None
             self.last = Path(self.resume)
+        run.workers.on_rank_0(lambda: check_newest(self.folder, run.num_steps))
+
+    def _prepare_folder(self) -> None:
+        """Lock the folder, and remove the files of a killed process."""
+        if not self.is_locked:
+            _locks.get(self.folder, self._lock).close()  # such as that of an interrupted cell of a notebook
+            lock_folder(self.folder, self._lock)
+            _locks[self.folder] = self._lock
+        for path in [path for path in self.folder.iterdir() if OWN_UNFINISHED.fullmatch(path.name)]:
+            with contextlib.suppress(OSError):
+                path.unlink()
 
     def epoch_begin(self, run: Run) -> None:
         if self.problem:
@@ -91,19 +105,19 @@ class CheckpointCallback(Callback):
             self._save(run, is_best)
 
     def train_end(self, run: Run) -> None:
-        """Report a problem with the last checkpoint, and a missing one of the best epoch."""
+        """Unlock the folder; report a problem with the last checkpoint, and a missing one of the best epoch."""
+        self._lock.close()
         if self.problem:
             run.warn(self.problem)
-        if self.keep_best and run.history and run.workers.rank == 0 and not self._is_best(self.folder / BEST, run):
+        if self.keep_best and run.history and run.workers.rank == 0 and not self._has_best(run):
             run.warn(f'{self.folder / BEST} is not of epoch {_best_epoch(run)}, the best one, whose checkpoint could '
                      'not be written or was removed')
 
-    def _is_best(self, path: Path, run: Run) -> bool:
-        """Return True if a file is the checkpoint of the best epoch in the history of a run."""
-        with contextlib.suppress(ValueError):  # also if there is no epoch yet
-            state = checkpoint.read(path)[0]['metadata'].get('run')
-            check_state(state)
-            return [EpochResult(*epoch) for epoch in state['history']] == run.history[:_best_epoch(run)]
+    def _has_best(self, run: Run) -> bool:
+        """Return True if `BEST` is the checkpoint of the best epoch in the history of a run."""
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # it may be of another loop
+            history = checkpoint.read(self.folder / BEST)[0]['metadata']['run']['history']
+            return checked_history(history) == run.history[:_best_epoch(run)]
         return False
 
     def save_on_stop(self, run: Run, signum: int) -> Stopped:
@@ -113,12 +127,12 @@ class CheckpointCallback(Callback):
         # Workers above rank 0 know no checkpoint; their line is not printed
         can_resume = self.resume_command and (self.last or not run.num_steps)
         advice = f'resume with: {self.resume_command}' if can_resume else ''
-        return Stopped(signum, '; '.join(filter(None, (f'stopped {_place(run)}', self.problem, advice))))
+        return Stopped(signum, '; '.join(filter(None, (f'stopped {place_of(run.state())}', self.problem, advice))))
 
     def _save(self, run: Run, is_best: bool = False) -> None:
         """Wait for the devices, and write a checkpoint; a failure is reported later."""
         run.synchronize()
-        run.check_finite(_place(run))
+        run.check_finite(place_of(run.state()))
         snapshot = checkpoint.snapshot(run.net, run.trainer, run.workers)
         if run.workers.rank != 0:
             return
@@ -146,11 +160,3 @@ class CheckpointCallback(Callback):
 
 def _best_epoch(run: Run) -> int:
     return len(run.history) - epochs_since_best(run.history)
-
-
-def _place(run: Run) -> str:
-    """Return how far a run has come, such as ``'in epoch 2 after 17 batches'``."""
-    state, epochs = run.state(), len(run.history)
-    if num_batches := state['num_batches']:
-        return f'in epoch {epochs + 1} after {counted(num_batches, "batch")}'
-    return f'after epoch {epochs}' if epochs else 'before the first batch'

@@ -1,5 +1,6 @@
 """The metadata of a run, its configuration and state, in files that somebody may have changed or forged."""
 import re
+from typing import Any
 
 from ..base.arguments import is_count
 from ..training.epoch import check_state
@@ -18,7 +19,11 @@ IS_ENTRY = {  # entries of a configuration that programs use without checking th
 def check_metadata(metadata: dict) -> None:
     """Raise ValueError unless the metadata of a run, possibly forged, is complete and possible."""
     check_state(metadata.get('run'))
-    config = metadata.get('config')
+    check_config(metadata.get('config'))
+
+
+def check_config(config: Any) -> None:
+    """Raise ValueError unless a configuration of a run, possibly forged, has the entries that programs use."""
     if not isinstance(config, dict):
         raise ValueError('its configuration is missing')
     for name, is_valid in IS_ENTRY.items():

@@ -23,7 +23,8 @@ OWN_UNFINISHED = re.compile(rf'(config\.json|history\.csv|{re.escape(BEST)}|{FIL
 def check_free(path: str | os.PathLike | None) -> None:
     """Raise ValueError if `path` is something else than a missing or empty folder."""
     if path is not None and os.path.lexists(path) and not (os.path.isdir(path) and is_empty(path)):
-        raise ValueError(f'{path} is not an empty folder, and a run overwrites nothing: give another --out-dir')
+        raise ValueError(f'{path} is not an empty folder, and a run overwrites nothing: give another --out-dir, or, to '
+                         'resume the run in it, --resume auto')
 
 
 def is_empty(folder: str | os.PathLike) -> bool:
@@ -32,8 +33,7 @@ def is_empty(folder: str | os.PathLike) -> bool:
 
 
 def new_folder(path: str | os.PathLike | None, program: str) -> Path:
-    """Create a folder, by default ``runs/PROGRAM-DATE-TIME``; raise ValueError if it exists and is not empty."""
-    check_free(path)
+    """Create a folder, by default ``runs/PROGRAM-DATE-TIME``, unless `path` exists."""
     if path is not None:
         Path(path).mkdir(parents=True, exist_ok=True)
         return Path(path)
@@ -47,10 +47,13 @@ def new_folder(path: str | os.PathLike | None, program: str) -> Path:
 
 
 def claim_folder(path: str | os.PathLike | None, chapter: str, config: dict, stack: contextlib.ExitStack) -> Path:
-    """Create the folder of a run, lock it until `stack` is closed, and write ``config.json``; see `new_folder`."""
+    """Create the folder of a run, lock it until `stack` is closed, and write ``config.json``; see `new_folder`.
+
+    Raises ValueError if another run uses it, or if it is not empty.
+    """
     folder = new_folder(path, chapter)
     lock_folder(folder, stack)
-    check_free(folder)  # another run may have claimed it before it was locked
+    check_free(folder)  # only now, because another run may have claimed it in the meantime
     write_config(folder, config)
     return folder
 
@@ -61,8 +64,9 @@ def lock_folder(path: str | os.PathLike, stack: contextlib.ExitStack) -> None:
     stack.callback(os.close, descriptor)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        stack.callback(fcntl.flock, descriptor, fcntl.LOCK_UN)  # processes that were forked have the descriptor as well
     except BlockingIOError:
-        raise ValueError(f'{path} is in use by another run: wait until it ends, or give another --out-dir') from None
+        raise ValueError(f'{path} is in use by another run: wait until it ends, or use another folder') from None
     except OSError:  # a file system without locks
         pass
 
@@ -99,13 +103,30 @@ def steps_in_name(path: Path) -> int:
 def newest_checkpoint(path: Path, warn: Callable[[str], None] = warn) -> tuple[Path | None, dict]:
     """Return a checkpoint and its metadata: the file `path`, or the newest complete one in the folder, or (None, {}).
 
-    Calls `warn` for each damaged one. Raises CheckpointError for one that may be intact, but cannot be read.
+    If a folder has no other, it is `BEST`. Calls `warn` for each one that is damaged, or has the name of another step.
+    Raises CheckpointError for one that may be intact, but cannot be read.
     """
     if not path.is_dir():
         return path, read(path)[0]['metadata']
-    for file in checkpoints(path):
+    for file in [*checkpoints(path), *path.glob(BEST)]:
         try:
-            return file, read(file)[0]['metadata']
+            metadata = read(file)[0]['metadata']
+            _check_name(file, metadata)
+            return file, metadata
         except DamagedError as error:
             warn(f'{error}; skipped')
     return None, {}
+
+
+def _check_name(file: Path, metadata: dict) -> None:
+    """Raise DamagedError if a checkpoint of a run was copied or renamed, and now claims to be of another step."""
+    run = metadata.get('run')
+    if isinstance(run, dict) and run.get('num_steps') != steps_in_name(file) >= 0:
+        raise DamagedError(f'{file}: renamed, its content is of step {run.get("num_steps")}')
+
+
+def check_newest(folder: Path, steps: int) -> None:
+    """Raise ValueError if a run from this step, or a new one from 0, would replace a checkpoint in the folder."""
+    newest, _ = newest_checkpoint(folder, lambda line: None)
+    if newest and (not steps or steps_in_name(newest) > steps):
+        raise ValueError(f'{newest} would be lost: resume from it, or move it elsewhere first')

@@ -12,7 +12,7 @@ from ..base.arguments import is_count, is_number
 from ..base.nested import leaves
 from ..mxnet_setup.compat import MXNET_MAJOR, assign, mx, npx
 from ..parallel.workers import Workers
-from ..training.parameters import by_name, copies, with_grad_req
+from ..training.parameters import copies, parameters_by_name, with_grad_req
 from ..training.schedules import go_to_update
 
 NUMBERS = ('m_schedule', 'last_lr', 'cur_lr')  # Nadam and LARS keep these from step to step
@@ -37,7 +37,8 @@ def check_network(path, net: Any, kept: dict[str, list], arrays: dict[str, list]
 
     The network may have the parameters that were `left_out`, because their shape was unknown.
     """
-    params = by_name(net) if hasattr(net, 'collect_params') else {k: arrays[0] for k, arrays in copies(net).items()}
+    params = (parameters_by_name(net) if hasattr(net, 'collect_params') else
+              {name: arrays[0] for name, arrays in copies(net).items()})
     if differing := sorted((params.keys() - {*map(str, left_out)}) ^ kept.keys()):
         raise CheckpointError(f'{path}: of another network, only one of the two has {differing[0]}')
     for name, (found, *_) in kept.items():
@@ -58,7 +59,7 @@ def _fits(found: tuple, shape: tuple | None) -> bool:
 def reset_stores(net: Any) -> None:
     """Let key-value stores of Trainers forget their copies of a network's parameters, and with them the states."""
     # Otherwise a store gives its own copies back after the next update. `set_data` resets it, as Gluon's `load` does
-    params = by_name(net) if hasattr(net, 'collect_params') else {}
+    params = parameters_by_name(net) if hasattr(net, 'collect_params') else {}
     for name, (array, *_) in copies(net).items():
         if name in params and array.shape:  # MXNet 1.9 cannot set those without dimensions
             params[name].set_data(array)
@@ -182,7 +183,7 @@ def _updaters(trainer) -> list:
 
 def _updated(trainer, net) -> list[tuple[int, str]]:
     """Return the index in the Trainer and the name in the network of each parameter, also of those frozen now."""
-    names = {id(param): name for name, param in by_name(net).items()}
+    names = {id(param): name for name, param in parameters_by_name(net).items()}
     for param in trainer._params:
         if id(param) not in names:
             raise ValueError(f'the Trainer updates {param.name}, which is not in the network: pass the network '

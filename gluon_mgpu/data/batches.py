@@ -8,7 +8,7 @@ import numpy
 from ..base.arguments import integer
 from ..base.program import InputError
 from ..base.text import counted, described
-from ..mxnet_setup.compat import MXNET_MAJOR, empty_with_view, gluon, mx, np
+from ..mxnet_setup.compat import MXNET_MAJOR, empty_with_view, gluon, mx, np, of_semantics
 from .shards import shard_rows
 
 
@@ -67,6 +67,9 @@ def check_training_data(data: tuple, batch_size: int, net: Any = None,
     Raises ValueError for what MXNet would silently take for something else: labels that are not classes of `net`, and
     another batch size than that of the data. `allgather` exchanges the sizes of several workers' shards.
     """
+    if not _is_pair(data) or any(hasattr(each, 'shape') for each in data):
+        raise ValueError(f'data is {described(data)}: must be a pair of iterables over (X, y), such as (train_iter, '
+                         'test_iter), or (train_iter, validation_iter) of load_data with a validation_size')
     train_iter, test_iter = data
     for name, batches in (('training', train_iter), ('test', test_iter)):
         for X, y in map(as_pair, _in_memory(batches)):
@@ -84,10 +87,14 @@ def check_pairs(batches: Iterable) -> None:
 
 def as_pair(batch: Any) -> Any:
     """Return a batch (X, y); raise ValueError for another one, as that of a DataLoader of three arrays."""
-    if not isinstance(batch, (list, tuple)) or len(batch) != 2:
+    if not _is_pair(batch):
         raise ValueError(f'the batches have {described(batch)} instead of a pair (X, y): pass a list such as [(X, y)], '
                          'or a DataLoader of pairs; several inputs are one tuple X')
     return batch
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) == 2
 
 
 def num_outputs(block: gluon.HybridBlock, X: Any) -> int | None:
@@ -95,8 +102,7 @@ def num_outputs(block: gluon.HybridBlock, X: Any) -> int | None:
     try:
         shape = (1, *X.shape[1:])
         if MXNET_MAJOR < 2:
-            data = mx.sym.var('data')
-            graph = block(data.as_np_ndarray() if mx.util.is_np_array() else data)
+            graph = block(of_semantics(mx.sym.var('data')))
             return graph.infer_shape_partial(data=shape)[1][0][-1]  # infer_shape would print its errors
         device = next(iter(block.collect_params().values())).list_ctx()[0]
         return block(np.zeros(shape, ctx=device)).shape[-1]

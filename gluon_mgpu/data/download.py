@@ -1,16 +1,19 @@
 """Download of Fashion-MNIST and MNIST from the first of several mirrors that has them, with the right checksums."""
 import hashlib
+from concurrent import futures
 from pathlib import Path
+from threading import Thread
 from urllib.parse import urlsplit
 
 import requests
-from requests.exceptions import ChunkedEncodingError, ConnectionError, HTTPError, SSLError, Timeout
+from requests import exceptions
 
 from ..base.files import write_atomically
 from ..base.progress import ProgressBar
 from .folders import FILES, DownloadError, find
 
 TIMEOUT = 5       # seconds without an answer or the next bytes
+LIMIT = 600       # seconds for a whole file
 MAX_SIZE = 2**26  # bytes; the largest file has 26 MB
 TITLES = {'fashion-mnist': 'Fashion-MNIST', 'mnist': 'MNIST'}
 CHECKSUMS = {  # SHA-256 of each of `FILES`
@@ -34,18 +37,18 @@ MIRRORS = {  # web folders with these files, HTTPS first
 def download(dataset: str, folder: Path, progress: bool = True) -> None:
     """Download the files of a dataset that are missing in `folder`, which is created; tries the mirrors in turn."""
     folder, title = Path(folder), TITLES[dataset]
-    mirrors, problems = [*MIRRORS[dataset]], ''
+    mirrors = [*MIRRORS[dataset]]
+    problems: list[str] = []
     try:
         for name, checksum in zip(FILES, CHECKSUMS[dataset], strict=True):
             while not find(folder, name):
                 if not mirrors:
-                    raise DownloadError(f'{title} could not be downloaded ({problems}); if you have the files, name a '
-                                        f'folder that contains {dataset}/ with --data-dir')
+                    raise DownloadError(f'{title} could not be downloaded ({"; ".join(problems)}); if you have the '
+                                        f'files, name a folder that contains {dataset}/ with --data-dir')
                 folder.mkdir(parents=True, exist_ok=True)
                 content, problem = _fetch(mirrors[0] + name, checksum, progress)
                 if problem:
-                    host = urlsplit(mirrors.pop(0)).netloc
-                    problems += f'{"; " if problems else ""}{host} {problem}'
+                    problems.append(f'{urlsplit(mirrors.pop(0)).netloc} {problem}')
                 else:
                     write_atomically(folder / name, content)
     except OSError as error:
@@ -55,30 +58,38 @@ def download(dataset: str, folder: Path, progress: bool = True) -> None:
 
 def _fetch(url: str, checksum: str, progress: bool) -> tuple[bytes, str]:
     """Return the content of a file, and what went wrong, or ''."""
+    # In a thread, because a server that sends single bytes, also of its header, can delay each function of requests
+    received: futures.Future = futures.Future()
     try:
-        content = _receive(url, progress)
+        with ProgressBar(desc=url.rpartition('/')[2], unit='B', unit_scale=True, leave=False, shown=progress) as bar:
+            Thread(target=_receive, args=(url, bar, received), daemon=True).start()
+            content = received.result(LIMIT)
         right = hashlib.sha256(content).hexdigest() == checksum
         return content, '' if right else 'sent a file with a wrong checksum'
-    except HTTPError as error:
+    except exceptions.HTTPError as error:
         return b'', f'answered with HTTP status {error.response.status_code}'
-    except SSLError:
+    except exceptions.SSLError:
         return b'', 'without a trusted certificate'
-    except (ChunkedEncodingError, ConnectionError, Timeout):
+    except exceptions.ContentDecodingError:
+        return b'', 'sent a damaged file'
+    except (exceptions.ChunkedEncodingError, exceptions.ConnectionError, exceptions.Timeout, futures.TimeoutError):
         return b'', 'unreachable or too slow'
-    except (OSError, ValueError) as error:  # a wrong setting, such as ALL_PROXY or missing certificates
-        return b'', f'not asked, {error}'
+    except (OSError, ValueError) as error:  # a wrong setting, such as ALL_PROXY, or endless redirects
+        return b'', f'failed, {error}'
 
 
-def _receive(url: str, progress: bool) -> bytes:
+def _receive(url: str, bar: ProgressBar, received: futures.Future) -> None:
+    """Let `received` have the content of a file, or the error."""
     content = bytearray()
-    with (requests.get(url, stream=True, timeout=TIMEOUT) as response,
-          ProgressBar(desc=url.rpartition('/')[2], unit='B', unit_scale=True, leave=False, shown=progress) as bar):
-        response.raise_for_status()
-        length = response.headers.get('Content-Length', '')
-        bar.total = int(length) if length.isascii() and length.isdigit() else None
-        for piece in response.iter_content(2**16):
-            content += piece
-            bar.update(len(piece))
-            if len(content) > MAX_SIZE:  # its checksum is wrong
-                break
-    return bytes(content)
+    try:
+        with requests.get(url, stream=True, timeout=TIMEOUT) as response:
+            response.raise_for_status()
+            bar.total = response.raw.length_remaining
+            for piece in response.iter_content(2**16):
+                content += piece
+                bar.update(len(piece))
+                if len(content) > MAX_SIZE:  # its checksum is wrong
+                    break
+        received.set_result(bytes(content))
+    except Exception as error:
+        received.set_exception(error)

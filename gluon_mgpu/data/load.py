@@ -4,13 +4,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..base.arguments import integer
 from .folders import FILES, DownloadError, cache_dir, find, named_folder
-
-if TYPE_CHECKING:
-    from .batches import BatchIterator
 
 KNOWN_IMAGES = {  # MD5 of the uncompressed file: dataset, part
     'f4a8712d7a061bf5bd6d2ca38dc4d50a': ('fashion-mnist', 'train'),
@@ -25,8 +21,8 @@ def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None 
               train_size: int | None = None, seed: int = 0, log: Callable[[str], None] = print,
               progress: bool = True, shard: tuple[int, int] = (0, 1),
               test_size: int | None = None, name: Callable[[str], str] = str,
-              validation_size: int | None = None) -> tuple[BatchIterator, ...]:
-    """Return iterators over the training rows (shuffled each epoch) and the test rows (in order) of a dataset.
+              validation_size: int | None = None) -> tuple:
+    """Return `BatchIterator`s over the training rows (shuffled each epoch) and the test rows (in order) of a dataset.
 
     With a `validation_size`, it is three iterators: the second is over the validation rows, in order. Raises ValueError
     for an argument out of range, a damaged file or an unavailable dataset.
@@ -56,7 +52,7 @@ def load_data(dataset: str, batch_size: int, data_dir: str | os.PathLike | None 
     images, labels = _first(name('train_size'), train_size, images, labels)
     test_images, test_labels = _first(name('test_size'), test_size, test_images, test_labels)
     held_out = 0 if validation_size is None else integer(name('validation_size'), validation_size, minimum=1)
-    if held_out and held_out >= len(images):
+    if held_out >= len(images):
         raise ValueError(f'{name("validation_size")} {held_out}: must be less than the {len(images)} training images')
     begin = len(images) - held_out
     train_iter = BatchIterator(images[:begin], labels[:begin], batch_size, found, shuffle=True, seed=seed, shard=shard)
@@ -71,7 +67,7 @@ def _first(name: str, size: int | None, images, labels) -> tuple:
     return images[rows], labels[rows]
 
 
-def load_data_fashion_mnist(batch_size: int, resize: int | None = None) -> tuple[BatchIterator, ...]:
+def load_data_fashion_mnist(batch_size: int, resize: int | None = None) -> tuple:
     """Return iterators over Fashion-MNIST, 28x28 pixels. Source: D2L 23.7, ``load_data_fashion_mnist``."""
     if resize not in (None, 28):
         raise ValueError(f'resize {resize!r}: images are 28x28, as in both chapters; leave it out')

@@ -1,6 +1,7 @@
 """GPUs that MXNet can use, and the reasons why it cannot use others."""
 from ..base.flags import Parser
 from ..base.machine import num_cores
+from ..base.program import ProblemError
 from ..base.text import print_text
 from ..mxnet_setup.installation import BUILDS, installed_versions
 from ..mxnet_setup.runtime import import_mxnet
@@ -53,9 +54,9 @@ def check_gpus(numbers: list[int]) -> None:
     for i in numbers:
         if i in without_code:  # first, because no driver or CUDA build would help
             gpu, others = without_code[i], ','.join(f'gpu:{number}' for number in usable_gpus())
-            raise ValueError(f'gpu({i}) is {gpu}, and this MXNet has code only for '
-                             f'{" to ".join(map(dotted, compute_capabilities()))}: '
-                             f'use {" or ".join(filter(None, [others, *gpu.builds(), CPU_CONTEXTS]))}')
+            raise ProblemError(f'gpu({i}) is {gpu}, and this MXNet has code only for '
+                               f'{" to ".join(map(dotted, compute_capabilities()))}',
+                               f'use {" or ".join(filter(None, [others, *gpu.builds(), CPU_CONTEXTS]))}')
         if not seen:
             raise ValueError(f'gpu({i}) does not exist ({why_no_gpus()}): use {CPU_CONTEXTS}')
         if i >= seen:

@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ..base.arguments import integer
 from ..base.machine import num_cores
-from ..base.text import described
+from ..base.program import ProblemError
 from ..mxnet_setup.runtime import import_mxnet, omp_threads
 from .gpus import check_gpus, num_mxnet_gpus, usable_gpus, why_no_gpus
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from mxnet.context import Context
 
 MAX_DEVICES = 1000
-# 'cpu:0', 'gpu:0-3', 'cpu:all'; three digits, because 'cpu:0-999999999' would fill the memory
-DEVICE = re.compile(r'(cpu|gpu):(?:all|([0-9]{1,3})(?:-([0-9]{1,3}))?)')
+# 'cpu:0', 'gpu:0-3'; three digits, because 'cpu:0-999999999' would fill the memory
+NUMBERS = re.compile(r'(?:cpu|gpu):([0-9]{1,3})(?:-([0-9]{1,3}))?')
 
 
 def try_gpu(i: int = 0) -> Context:
@@ -58,23 +58,28 @@ def devices_from(num_gpus: int | None, devices: Sequence[Context] | None = None)
 def parse_devices(text: str) -> list[Context]:
     """Return the devices in a list such as ``'gpu:0,cpu:0-3'`` (both ends included) or ``'gpu:all'``, checked.
 
-    ``cpu:all`` is one context per core. Raises ValueError for other text, and like `check_devices`.
+    ``cpu:all`` is one context per core. Raises ValueError for other text and for devices that cannot be used.
     """
     mx = import_mxnet()
     if not isinstance(text, str):
         raise ValueError(f"{text!r} is not text: write a list such as 'cpu:0,cpu:1'")
-    devices = []
+    devices: list[Context] = []
     for item in map(str.strip, text.split(',')):
-        match = DEVICE.fullmatch(item)
-        kind, first, last = match.groups() if match else ('', '1', '0')
-        numbers = (range(int(first), int(last or first) + 1) if first else
-                   range(num_cores() if kind == 'cpu' else num_mxnet_gpus()))
+        if item == 'cpu:all':
+            numbers = range(num_cores())
+        elif item == 'gpu:all':
+            numbers = range(num_mxnet_gpus())
+        elif match := NUMBERS.fullmatch(item):
+            first, last = match.groups()
+            numbers = range(int(first), int(last or first) + 1)
+        else:
+            numbers = range(0)
         if item == 'gpu:all' and not numbers:
             raise ValueError(f"'gpu:all' names no device ({why_no_gpus()}): use 'cpu:all'")
         if not numbers:
             raise ValueError(f"{item!r} names no device: write a list such as 'gpu:0,gpu:1', 'cpu:0-3' or "
                              "'gpu:all', with numbers up to 999")
-        devices += [getattr(mx, kind)(i) for i in numbers]
+        devices += map(mx.cpu if item.startswith('cpu') else mx.gpu, numbers)
     return check_devices(devices)
 
 
@@ -89,19 +94,10 @@ def devices_words(devices: Iterable) -> str:
     return ', '.join(names if len(names) <= 8 else [names[0], '...', names[-1]])
 
 
-def check_list(devices: Iterable[Context]) -> list[Context]:
-    """Return devices as a list; raise ValueError for a single one, for text, and for what has no definite order."""
-    found = None if not isinstance(devices, Iterable) or isinstance(devices, (str, Set, Mapping)) else [*devices]
-    if found is None or any(isinstance(device, (list, tuple)) for device in found):
-        what = repr(devices) if found is None else described(found)
-        raise ValueError(f'{what} is not a list of devices: write [mx.cpu(0), mx.cpu(1)]')
-    return found
-
-
 def check_devices(devices: Sequence[Context]) -> list[Context]:
     """Return the devices as a list if training can use all of them together; else raise ValueError."""
     # MXNet itself accepts missing GPUs, duplicates and negative numbers, and fails or hangs later
-    devices = check_list(devices)
+    devices = list(devices)
     if not devices:
         raise ValueError("the list of devices is empty: name at least one, such as 'cpu:0'")
     for device in devices:
@@ -121,6 +117,7 @@ def check_omp_threads(devices: Sequence[Context]) -> list[Context]:
     if omp_threads() > 1:
         num_cpus = len({d.device_id for d in devices if d.device_type == 'cpu'})
         if import_mxnet().__version__.startswith('1.') and num_cpus > 1:
-            raise ValueError(f'{omp_threads()} threads of OpenMP with {num_cpus} CPU contexts hang in OpenBLAS: '
-                             'export OMP_NUM_THREADS=1, or import gluon_mgpu before what loads OpenMP, such as PyTorch')
+            raise ProblemError(
+                f'{omp_threads()} threads of OpenMP with {num_cpus} CPU contexts hang in OpenBLAS',
+                'export OMP_NUM_THREADS=1, or import gluon_mgpu before what loads OpenMP, such as PyTorch')
     return list(devices)

@@ -76,23 +76,29 @@ class HorovodWorkers(Workers):
         return self
 
     def __exit__(self, kind: object, error: Any, trace: object) -> None:
-        together = isinstance(error, JobError) and error.on_all_ranks
-        if together:
+        if isinstance(error, JobError) and error.on_all_ranks:
             error.reported = self.rank != 0  # so that only rank 0 prints it
-        if error is None or together or (isinstance(error, SystemExit) and not error.code):
+            all_end = True
+        else:
+            all_end = error is None or (isinstance(error, SystemExit) and not error.code)
+        if all_end:
             try:
                 with self.time_limit('the end of the program'):
                     npx.waitall()  # for the queued sums, which end because all workers have queued the same ones
                 return
             except mx.MXNetError as caught:
                 error = caught
+        self._end_job(error)
+
+    def _end_job(self, error: Any) -> None:
+        """End the exchanges of all workers after an error of this one, or of one that is lost, and say which."""
         lost = isinstance(error, RuntimeError) and any(
             name in str(error) for name in ('Horovod has been shut down', 'gloo'))
         what = ': another worker has failed, was stopped or has ended its program' if lost else ' has failed'
         line = f'worker {self.rank}{what}{self.resume_hint}'
         if self.rank < 2 or not lost:  # rank 1 if rank 0 is lost
             warn(f'{self._program}: {line}')  # at once: MXNet may crash when many sums fail
-        self._hvd.shutdown()  # ends the exchanges of all workers
+        self._hvd.shutdown()
         clear_engine_errors()
         if lost:
             time.sleep(2)  # horovodrun ends all when the first has ended: let the one that failed print why

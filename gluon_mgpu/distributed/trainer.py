@@ -24,13 +24,13 @@ class HorovodTrainer(ClippingTrainer):
         self._workers, self._name, self._compared = workers, f'Trainer {number}', False
 
     def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
-        """Do the same as ``gluon.Trainer``, and keep the workers equal if only some have used a parameter."""
+        """Sum and update, on all workers equally, also if only some have used a parameter."""
         if ignore_stale_grad:
             self._update_on_all()
         super().step(batch_size, ignore_stale_grad)
 
     def allreduce_grads(self) -> None:
-        """Do the same as ``gluon.Trainer``, for an `update` that possibly ignores stale gradients."""
+        """Sum, for an `update` that possibly ignores stale gradients."""
         self._update_on_all()
         super().allreduce_grads()
 

@@ -1,14 +1,14 @@
 """MXNet for all other modules, and functions for what differs between 1.9 and 2."""
+import contextlib
 import ctypes
 import functools
 import json
 import math
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from . import runtime
-from .runtime import array_semantics  # noqa: F401 (for other modules)
 
 mx = runtime.import_mxnet()  # first, because it reports missing software in one line
 
@@ -94,11 +94,26 @@ def trainer_devices(trainer: gluon.Trainer) -> list:
     return trainer._contexts if MXNET_MAJOR < 2 else trainer._devices
 
 
+def of_semantics(array: Any) -> Any:
+    """Return an array or symbol as one of this thread's semantics: of ``mx.nd`` after ``npx.reset_np()``; no copy."""
+    return array.as_np_ndarray() if mx.util.is_np_array() else array.as_nd_ndarray()
+
+
+@contextlib.contextmanager
+def nd_semantics() -> Iterator[None]:
+    """Use the semantics of ``mx.nd`` in this thread during the block; MXNet 2 has only NumPy's."""
+    if MXNET_MAJOR >= 2:
+        yield
+    else:
+        with mx.util.np_array(False), mx.util.np_shape(False):
+            yield
+
+
 def add(a, b):
     """Return a + b for arrays or symbols of the same shape, computed by oneDNN if possible."""
     # The + of NumPy semantics would first convert the output of oneDNN's convolutions to another memory layout
     package = mx.sym if isinstance(a, mx.sym.Symbol) else mx.nd
-    return package.elemwise_add(a.as_nd_ndarray(), b.as_nd_ndarray()).as_np_ndarray()
+    return of_semantics(package.elemwise_add(a.as_nd_ndarray(), b.as_nd_ndarray()))
 
 
 def low_precision_type(name: str):
@@ -136,8 +151,7 @@ def empty_with_view(shape: tuple, dtype) -> tuple:
 
 def zeros(shape: tuple, dtype: Any, ctx: Any = None) -> Any:
     """Return zeros for a network of the present semantics: an array of ``mx.nd`` after ``npx.reset_np()``."""
-    array = np.zeros(shape, dtype=dtype, ctx=ctx)
-    return array if mx.util.is_np_array() else array.as_nd_ndarray()
+    return of_semantics(np.zeros(shape, dtype=dtype, ctx=ctx))
 
 
 def fill(gradient: np.ndarray, number: float) -> None:

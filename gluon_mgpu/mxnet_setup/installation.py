@@ -10,7 +10,7 @@ from importlib import metadata
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from ..base.program import is_out_of_memory, reason
+from ..base.program import ProblemError, is_out_of_memory, reason
 
 # Libraries that mxnet-cu112 links to, by their path in the nvidia-*-cu11 wheels; dependencies first
 NVIDIA_LIBRARIES = (
@@ -24,20 +24,17 @@ REVIVED = 'the revived MXNet 2 (https://github.com/smolix/mxnet)'
 # Code for 8.6 runs on 8.9 and code for 12.0 on 12.1, but not on a later major version.
 BUILDS = {'mxnet-cu112': ((5, 0), (8, 9)), REVIVED: ((8, 0), (12, 1))}
 
-# Libraries of Arm in MXNet's wheel for ARM64, which PyPI does not have; `arm64` replaces them by those of the system
+# Libraries of Arm in MXNet's wheel for ARM64, which PyPI does not have, and those of the system that replace them
 ARM_LIBRARIES = ('libarmpl_lp64_mp.so', 'libamath.so', 'libastring.so')
 SYSTEM_LIBRARIES = ('libopenblas.so.0', 'liblapacke.so.3')
 
 WHEELS = {'cpu': 'mxnet==1.9.1', 'cu112': 'mxnet-cu112==1.9.1'}
-# Packages needed for training besides NumPy and MXNet: module -> name for pip
-PACKAGES = {'matplotlib': 'matplotlib', 'tqdm': 'tqdm', 'requests': 'requests', 'safetensors': 'safetensors',
-            'PIL': 'pillow'}
 GET_HOROVOD = 'run make horovod in a clone of this package'
 MORE_MEMORY = 'the memory is not enough; close other programs, or raise the limit that ulimit -v shows'
 
 
-class MXNetImportError(ImportError, ValueError):
-    """Error of importing MXNet, in one line with the reason and the remedy."""
+class MXNetImportError(ProblemError, ImportError):
+    """Error of importing MXNet: the reason and the remedy."""
 
 
 def installed_builds() -> list[str]:
@@ -63,23 +60,27 @@ def package_folder(module: str) -> str | None:
     return os.path.dirname(spec.origin) if spec and spec.origin else None
 
 
-def obstacle() -> str:
-    """Return a known reason why MXNet cannot be imported or would fail later, with the remedy, or ''."""
+def obstacle() -> tuple[str, ...]:
+    """Return a known reason why MXNet cannot be imported or would fail later, and the remedy; or ()."""
     builds = installed_builds()
     if len(builds) > 1:
-        return f'{" and ".join(builds)} are both installed and have overwritten each other: {replacement("cpu")}'
+        return f'{" and ".join(builds)} are both installed and have overwritten each other', replacement('cpu')
     if not sys.modules.get('mxnet') and not package_folder('mxnet'):
-        return (f'MXNet is not installed: {_pip("cpu")}; for NVIDIA GPUs up to compute capability 8.9 {_pip("cu112")}; '
-                'for newer ones, and on other machines than Linux on x86_64 and aarch64, see docs/devices.md')
+        return 'MXNet is not installed', (
+            f'{_pip("cpu")}; for NVIDIA GPUs up to compute capability 8.9 {_pip("cu112")}; for newer ones, and on '
+            'other machines than Linux on x86_64 and aarch64, see docs/devices.md')
     try:
         importlib.import_module('numpy')
     except Exception as error:
-        remedy = loading_remedy(error) or "pip install --force-reinstall 'numpy>=1.22'"
-        return f'NumPy cannot be imported ({described(error)}): {remedy}'
+        return _not_imported('NumPy', error, "pip install --force-reinstall 'numpy>=1.22'")
     role = os.environ.get('DMLC_ROLE', 'worker')
     if role != 'worker' and not sys.modules.get('mxnet'):  # the import would wait for a job, or fail without one
-        return f'DMLC_ROLE={role!r} makes MXNet a server of a job: unset DMLC_ROLE'
-    return ''
+        return f'DMLC_ROLE={role!r} makes MXNet a server of a job', 'unset DMLC_ROLE'
+    return ()
+
+
+def _not_imported(package: str, error: Exception, remedy: str) -> tuple[str, str]:
+    return f'{package} cannot be imported ({with_type(error)})', loading_remedy(error) or remedy
 
 
 def loading_remedy(error: BaseException) -> str:
@@ -96,42 +97,39 @@ def loading_remedy(error: BaseException) -> str:
     return MORE_MEMORY if is_out_of_memory(error) else ''
 
 
-def explain(error: Exception) -> str:
-    """Return the reason why ``import mxnet`` raised `error`, with the remedy."""
-    if remedy := loading_remedy(error):
-        return f'MXNet cannot be imported ({described(error)}): {remedy}'
+def explain(error: Exception) -> tuple[str, ...]:
+    """Return the reason why ``import mxnet`` raised `error`, and the remedy."""
     library = re.search(r'(lib[\w+-]+\.so[.\d]*): cannot open shared object', str(error))
-    if library:
+    if library and not loading_remedy(error):
         return _missing(library[1])
     name = getattr(error, 'name', None) or ''
     if isinstance(error, ModuleNotFoundError) and not name.startswith('mxnet'):
         package = 'setuptools' if name == 'distutils' else name  # distutils left Python in 3.12
-        return f'The module {name}, which MXNet imports, is missing: pip install {package}'
-    return f'MXNet cannot be imported ({described(error)}): pip uninstall it, then {_pip("cpu")}'
+        return f'The module {name}, which MXNet imports, is missing', f'pip install {package}'
+    return _not_imported('MXNet', error, f'pip uninstall it, then {_pip("cpu")}')
 
 
-def _missing(library: str) -> str:
-    """Return what to do about a library that MXNet needs."""
+def _missing(library: str) -> tuple[str, ...]:
     if library in ARM_LIBRARIES:
-        return (f'MXNet for ARM64 needs {library}, which PyPI does not have: replace it, once, with '
-                'python -m gluon_mgpu.mxnet_setup.arm64')
+        return (f'MXNet for ARM64 needs {library}, which PyPI does not have',
+                'run python tools/repair_arm64.py in a clone of this package')
     if library in SYSTEM_LIBRARIES and platform.machine() == 'aarch64':
         return missing_on_arm64()
     cuda = [os.path.basename(path) for path in NVIDIA_LIBRARIES]
     if library in (*cuda, 'libcuda.so.1'):
         if not loads('libcuda.so.1'):
-            return ('MXNet is built for CUDA, but there is no NVIDIA driver here: install the driver, or the CPU '
-                    f'build: {replacement("cpu")}')
-        return f'MXNet needs CUDA libraries ({", ".join(name for name in cuda if not loads(name))}): {_pip("cu112")}'
-    return (f'The library {library}, which MXNet needs, is missing: install it with the package manager '
-            f'of this system (Debian, Ubuntu: apt install {library.replace(".so.", "")})')
+            return ('MXNet is built for CUDA, but there is no NVIDIA driver here',
+                    f'install the driver, or the CPU build: {replacement("cpu")}')
+        return f'MXNet needs CUDA libraries ({", ".join(name for name in cuda if not loads(name))})', _pip('cu112')
+    return (f'The library {library}, which MXNet needs, is missing', 'install it with the package manager of this '
+            f'system (Debian, Ubuntu: apt install {library.replace(".so.", "")})')
 
 
-def missing_on_arm64() -> str:
-    """Return the libraries of the system that MXNet misses on ARM64 Linux, with the remedy, or ''."""
+def missing_on_arm64() -> tuple[str, ...]:
+    """Return the libraries of the system that MXNet misses on ARM64 Linux, and the remedy; or ()."""
     missing = ' and '.join(name for name in SYSTEM_LIBRARIES if not loads(name))
-    return missing and (f'MXNet on ARM64 needs {missing} of the system: on Debian and Ubuntu apt install '
-                        'libopenblas0-pthread liblapacke; on Fedora dnf install openblas-serial lapack')
+    return (f'MXNet on ARM64 needs {missing} of the system', 'on Debian and Ubuntu apt install libopenblas0-pthread '
+            'liblapacke; on Fedora dnf install openblas-serial lapack') if missing else ()
 
 
 def replacement(extra: str) -> str:
@@ -154,7 +152,7 @@ def _pip(extra: str) -> str:
     return f'pip install --no-deps {" ".join(wheels)}'
 
 
-def described(error: Exception) -> str:
+def with_type(error: Exception) -> str:
     """Return the type and the reason of an error in one line."""
     return f'{type(error).__name__}: {reason(error)}'
 

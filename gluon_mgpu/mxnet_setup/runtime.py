@@ -5,7 +5,6 @@ import functools
 import importlib
 import os
 import sys
-import threading
 import warnings
 from importlib.machinery import PathFinder
 from types import ModuleType, SimpleNamespace
@@ -114,7 +113,7 @@ class MXNetFinder:
         if import_had_failed():  # a second import may succeed, with half of the modules
             raise MXNetImportError(IMPORT_FAILED)
         if problem := installation.obstacle():
-            raise MXNetImportError(problem)
+            raise MXNetImportError(*problem)
         spec: Any = PathFinder.find_spec(name, path)
         execute = spec.loader.exec_module
 
@@ -125,7 +124,7 @@ class MXNetFinder:
                     execute(module)
                     complete(module)
             except Exception as error:
-                raise MXNetImportError(installation.explain(error)) from error
+                raise MXNetImportError(*installation.explain(error)) from error
 
         spec.loader.exec_module = execute_and_complete
         return spec
@@ -136,16 +135,7 @@ def complete(mxnet: ModuleType) -> None:
     """Supply what MXNet lacks and switch to NumPy semantics, once: a later ``npx.reset_np()`` of the program stays."""
     numpy_names.write_plain_numbers(importlib.import_module('numpy'))
     _fork_data_loaders(mxnet)
-    mxnet.npx.set_np()  # in this thread; the next two lines switch all others as well
-    mxnet.util.set_np_shape(2)
-    mxnet.util._NumpyArrayScope._current = array_semantics(True)
-
-
-def array_semantics(active: bool) -> Any:
-    """Return a value for ``_NumpyArrayScope._current`` that gives all threads NumPy's arrays, or those of ``mx.nd``."""
-    # Each thread sees its own `value` there, which `npx.set_np` sets, and otherwise that of the class
-    scope = sys.modules['mxnet'].util._NumpyArrayScope(active)
-    return type('_Everywhere', (threading.local,), {'value': scope})()
+    mxnet.npx.set_np()  # in this thread; each thread of MXNet 1.9 has its own semantics
 
 
 def _fork_data_loaders(mxnet: ModuleType) -> None:

@@ -11,7 +11,17 @@ from ..base.nested import leaves, refill
 from ..mxnet_setup.compat import autograd, cached_op, mx
 from .tracing import trace_function
 
-MAX_OPERATORS = 16  # the most recently used; one for each shape and mode
+MAX_OPERATORS = 16  # of a function or network
+
+
+class RecentOperators(OrderedDict):
+    """Operators by mode and shapes: only those that were set most recently, because each keeps memory."""
+
+    def __setitem__(self, key: tuple, operator: Any) -> None:
+        super().__setitem__(key, operator)
+        self.move_to_end(key)
+        if len(self) > MAX_OPERATORS:
+            self.popitem(last=False)
 
 
 class hybridized:  # noqa: N801, a decorator
@@ -38,14 +48,12 @@ class hybridized:  # noqa: N801, a decorator
             raise ValueError(f'{type(function).__name__} is no function of arrays: call net.hybridize() for a network')
         functools.update_wrapper(self, function)
         self.function: Callable = function
-        self._operators: OrderedDict[tuple, Callable] = OrderedDict()
+        self._operators = RecentOperators()
 
     def __call__(self, *args: Any) -> Any:
         key = autograd.is_recording(), autograd.is_training(), _describe(args)
-        operator = self._operators.pop(key, None) or _operator(self.function, args)
-        self._operators[key] = operator  # the one used last
-        if len(self._operators) > MAX_OPERATORS:
-            self._operators.popitem(last=False)
+        operator = self._operators.get(key) or _operator(self.function, args)
+        self._operators[key] = operator
         return operator(leaves(args))
 
 
@@ -62,7 +70,7 @@ def _operator(function: Callable, args: tuple) -> Callable[[list], Any]:
     """Trace a function; return an operator that takes the arrays in such arguments."""
     graph, names, lists = trace_function(function, args)
     inputs = graph.list_inputs()
-    # Copies of the outputs as well, for the same reason as in `with_copies`
+    # Copies of the outputs as well: they would be new arrays in each call
     outputs = mx.sym.Group([_copy(output) for output in graph.as_nd_ndarray()], type(graph))
     run = cached_op(with_copies(outputs, inputs), [
         ('static_alloc', True), ('static_shape', True), ('data_indices', [*range(len(inputs))]), ('param_indices', [])])

@@ -2,7 +2,7 @@
 
 Convolutions and the arrays between layers have it. Parameters, batch norm, the loss and the update stay float32.
 """
-from ..mxnet_setup.compat import MXNET_MAJOR, gluon, low_precision_type
+from ..mxnet_setup.compat import MXNET_MAJOR, gluon, low_precision_type, of_semantics
 from ..mxnet_setup.instructions import bfloat16_obstacle
 
 DTYPES = ('float32', 'bfloat16', 'float16')
@@ -29,7 +29,7 @@ def _check_name(dtype: str, name: str = 'dtype') -> None:
 
 
 def _cast(F, X, dtype):
-    return F.amp_cast(X.as_nd_ndarray(), dtype=low_precision_type(dtype)).as_np_ndarray()
+    return of_semantics(F.amp_cast(X.as_nd_ndarray(), dtype=low_precision_type(dtype)))
 
 
 class Cast(gluon.HybridBlock):

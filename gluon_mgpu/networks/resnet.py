@@ -73,6 +73,6 @@ def in_float32(net: gluon.Block) -> gluon.Block:
     npx.waitall()  # under ``hybridize(static_shape=True)``, backward passes write statistics without the engine
     arrays = [param.list_data()[0] for param in net.collect_params().values()]  # of float32
     net = resnet18(arrays[-1].size)  # the bias of the last layer
-    for param, data in zip(net.collect_params().values(), arrays):
+    for param, data in zip(net.collect_params().values(), arrays, strict=True):
         param._load_init(data, [data.ctx])
     return net

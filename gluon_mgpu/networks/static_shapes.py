@@ -1,14 +1,11 @@
 """A network with an operator of Gluon's for each shape, so that memory does not grow when shapes change."""
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Any
 
 from ..base.nested import leaves
 from ..mxnet_setup.compat import autograd, gluon, layers_of, npx
-from .hybridized import with_copies
-
-MAX_OPERATORS = 16  # the most recently used; one for each shape and mode
+from .hybridized import RecentOperators, with_copies
 
 
 class StaticSequential(gluon.nn.HybridSequential):
@@ -32,7 +29,7 @@ class StaticSequential(gluon.nn.HybridSequential):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self._operators: OrderedDict[tuple, Any] = OrderedDict()
+        self._operators = RecentOperators()
         self._mode: tuple | None = None  # of the last call
 
     def _is_static(self) -> bool:
@@ -49,7 +46,7 @@ class StaticSequential(gluon.nn.HybridSequential):
     def _clear_cached_op(self) -> None:
         # Gluon calls this after hybridize(), cast(), or when a layer is added: its operator is no longer valid
         super()._clear_cached_op()
-        self._operators = OrderedDict()
+        self._operators = RecentOperators()
 
     def _call_cached_op(self, *args: Any) -> Any:
         if not self._is_static():
@@ -59,11 +56,9 @@ class StaticSequential(gluon.nn.HybridSequential):
             npx.waitall()
             self._mode = mode
         key = *mode, *[(array.shape, array.dtype) for array in leaves(args)]
-        self._cached_op = self._operators.pop(key, None)
+        self._cached_op: Any = self._operators.get(key)
         result = super()._call_cached_op(*args)  # builds an operator if there is none
-        self._operators[key] = self._cached_op   # the one used last
-        if len(self._operators) > MAX_OPERATORS:
-            self._operators.popitem(last=False)
+        self._operators[key] = self._cached_op
         return result
 
 

@@ -103,7 +103,7 @@ def trace_deferred(block: Callable, args: Sequence, symbols: Sequence) -> tuple[
 
 
 def trace_function(function: Callable, args) -> tuple[Any, list[str], Any]:
-    """Do the same as `trace_block` for a function without parameters; the names are those of all arrays in `args`."""
+    """Return the graph of a function, the names of all arrays in `args`, and the lists of its result."""
     _refuse_own_gradients(function.__name__, function)
     symbolic_globals = {name: mx.sym.np if value is np else mx.sym.npx if value is npx else value
                         for name, value in function.__globals__.items()}

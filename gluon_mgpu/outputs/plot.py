@@ -13,9 +13,8 @@ from ..base.files import read_file
 from ..base.flags import Parser, path, picture
 from ..base.pictures import in_lines, matplotlib_defaults, write_picture
 from ..base.program import reason
-from ..base.text import print_text
-from ..checkpoints.metadata import check_metadata
-from ..training.epoch import NOT_BEGUN
+from ..base.text import or_none, print_text
+from ..checkpoints.metadata import check_config
 from ..training.history import read_history
 from ..training.run import Callback, Run
 
@@ -107,8 +106,8 @@ def accuracy_curve(history: list, path, title: str, evaluated: str = 'test') -> 
     """Draw accuracy and training loss over the epochs, a list of at least one `EpochResult`; write the picture."""
     epochs = [e.epoch for e in history]
     fig, (axes, loss_axes) = figure((6.4, 4.8), nrows=2, sharex=True, gridspec_kw={'height_ratios': (3, 2)})
-    axes.plot(epochs, [e.test_acc for e in history], 'o-', color='tab:blue')
-    last = history[-1].test_acc
+    axes.plot(epochs, [e.accuracy for e in history], 'o-', color='tab:blue')
+    last = history[-1].accuracy
     axes.annotate(f'{last:.3f}', (epochs[-1], last), xytext=(0, -14 if last > 0.2 else 8), textcoords='offset points',
                   ha='center', color='tab:blue')
     axes.set(title=in_lines(title), ylabel=f'{evaluated} accuracy (share)', ylim=(0, 1), xlim=(0.5, epochs[-1] + 0.5))
@@ -121,25 +120,30 @@ def accuracy_curve(history: list, path, title: str, evaluated: str = 'test') -> 
 @matplotlib_defaults()
 def compare_runs(folders: list, path) -> None:
     """Draw the accuracy of several runs over the epochs; raise ValueError if a folder is not that of a run."""
-    configs, histories = zip(*(_read_run(Path(folder)) for folder in folders))
+    configs, histories, evaluated = zip(*(_read_run(Path(folder)) for folder in folders))
     labels = [in_lines(f'{label}: {mean(e.seconds for e in history):.1f} s per epoch', 70)
               for label, history in zip(_labels(folders, configs), histories, strict=True)]
     fig, (axes,) = figure((6.4, 3.6 + 0.2 * len('\n'.join(labels).splitlines())))
     for i, (label, history) in enumerate(zip(labels, histories, strict=True)):
         size = 1.5 + 4 * (1 - (i + 1) / len(folders))  # later curves are thinner, so that they do not hide equal ones
-        axes.plot([e.epoch for e in history], [e.test_acc for e in history], 'o-', linewidth=size, markersize=3 * size,
+        axes.plot([e.epoch for e in history], [e.accuracy for e in history], 'o-', linewidth=size, markersize=3 * size,
                   label=label)
-    datasets = ', '.join(sorted({config['dataset'] for config in configs}))
-    axes.set(title=in_lines(f'Accuracy on {datasets}'), xlabel='epoch', ylabel='accuracy (share)', ylim=(0, 1))
+    datasets = ', '.join(sorted({config.get('dataset', 'other data') for config in configs}))
+    axes.set(title=in_lines(f'Accuracy on {datasets}'), xlabel='epoch',
+             ylabel=f'{" or ".join(sorted({*evaluated}))} accuracy (share)', ylim=(0, 1))
     axes.legend(loc='upper center', bbox_to_anchor=(0.5, 0), borderaxespad=4)  # below the axes; labels can be long
     write_picture(fig, path)
 
 
 def _labels(folders: list, configs: tuple) -> list[str]:
-    """Name each run by its chapter, its devices and what differs, and by its folder if these are those of another."""
-    differing = [name for name in NAMED if len({str(config.get(name)) for config in configs}) > 1]
-    labels = [', '.join([config['chapter'], *config['devices'], *(f'{name} {config.get(name)}' for name in differing)])
-              for config in configs]
+    """Name each run by its chapter, its devices and what differs, and by its folder if these are those of another.
+
+    A run of a loop of one's own has no configuration, and is named by its folder.
+    """
+    differing = [name for name in NAMED if len({str(config.get(name)) for config in configs if config}) > 1]
+    labels = [', '.join([config['chapter'], *config['devices'],
+                          *(f'{name} {or_none(config.get(name))}' for name in differing)])
+              if config else str(folder) for folder, config in zip(folders, configs)]
     return [f'{label} in {folder}' if labels.count(label) > 1 else label for label, folder in zip(labels, folders)]
 
 
@@ -155,17 +159,19 @@ def figure(size: tuple, **subplots) -> tuple:
     return fig, all_axes
 
 
-def _read_run(folder: Path) -> tuple[dict, list]:
-    """Return the configuration and the history of a run."""
+def _read_run(folder: Path) -> tuple[dict, list, str]:
+    """Return the configuration of a run, empty for one of a loop of one's own, its history and what was evaluated."""
     try:
-        config, history = json.loads(read_file(folder / 'config.json')), read_history(folder / 'history.csv')
-        check_metadata({'config': config, 'run': {**NOT_BEGUN, 'num_steps': 0, 'history': history}})
+        config, (history, evaluated) = {}, read_history(folder / 'history.csv')
+        if (folder / 'config.json').exists():
+            config = json.loads(read_file(folder / 'config.json'))
+            check_config(config)
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f'{folder}: not the folder of a run, its config.json or history.csv cannot be read '
                          f'({reason(error)})') from None
     if not history:
         raise ValueError(f'{folder}: no epoch of this run has ended: resume it, or leave it out')
-    return config, history
+    return config, history, evaluated
 
 
 def main(argv: list | None = None) -> int:

@@ -1,7 +1,6 @@
 """Gradient accumulation: train on a batch in parts, which needs less memory, and update once."""
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -80,7 +79,7 @@ class _PartSums:
         self._X, self._y, self._num_rows = X, y, num_rows(X, y)
         self._num_parts = num_parts if always else max(1, min(num_parts, self._num_rows // len(devices)))
         self._part = 0
-        self._sums: deque[list] = deque()  # a list for each call of `add` in the part before
+        self._sums: list[list] = []  # of each call of `add` in this part
 
     @property
     def is_last(self) -> bool:
@@ -90,19 +89,22 @@ class _PartSums:
     def parts(self) -> Iterator[tuple[Any, Any]]:
         """Yield (X, y) of each part."""
         for part in range(self._num_parts):
-            self._part, rows = part, shard_rows(self._num_rows, part, self._num_parts)
+            self._part = part
+            self._sums_before, self._sums = iter(self._sums), []
+            rows = shard_rows(self._num_rows, part, self._num_parts)
             yield rows_of(self._X, rows), rows_of(self._y, rows)
 
     def add(self, arrays: list) -> None:
-        """Add the sums of the parts before; keep the result, and set the gradients to 0, unless this part is the last.
+        """Make gradients the sums over the parts so far; before the last part, keep these and set the gradients to 0.
 
-        `arrays` are the gradients of one parameter on each device, or all; the same in the same order in each part.
-        With gradients of 0, `sgd` does not change parameters.
+        With gradients of 0, `sgd` does not change parameters. Each part calls this with the gradients of the same
+        parameters, in the same order.
         """
         if self._part > 0:
-            for gradient, so_far in zip(arrays, self._sums.popleft()):
+            for gradient, so_far in zip(arrays, next(self._sums_before)):
                 gradient += so_far
-        if not self.is_last:
-            self._sums.append([gradient.copy() for gradient in arrays])
-            for gradient in arrays:
-                fill(gradient, 0)
+        if self.is_last:
+            return
+        self._sums.append([gradient.copy() for gradient in arrays])
+        for gradient in arrays:
+            fill(gradient, 0)

@@ -31,7 +31,7 @@ def split_and_load(data: Any, ctx_list: Sequence[Context], batch_axis: int = 0, 
     data : np.ndarray or numpy.ndarray, (n, ...), mx.nd's CSRNDArray, or nested lists and tuples of such arrays
     ctx_list : sequence of k mx.Context
     batch_axis : int
-        The axis of the n rows.
+        The axis of the n rows; -1 is the last axis of each array.
 
     Returns
     -------
@@ -47,12 +47,12 @@ def split_and_load(data: Any, ctx_list: Sequence[Context], batch_axis: int = 0, 
     k = min(n, len(devices))
     if k > 1 and omp_threads() > 1:
         check_omp_threads(devices)
-    indices = [(slice(None),) * batch_axis + (rows,) if batch_axis else rows for rows in _rows(n, k)]
     try:
-        return _shards(data, indices, devices[:k])
+        shards = [_array_shards(array, batch_axis % array.ndim, _rows(n, k), devices) for array in leaves(data)]
     except (mx.MXNetError, TypeError):
         check_devices(devices)  # says which one is missing or no device
         raise
+    return [refill(data, iter(on_device)) for on_device in zip(*shards)]  # None stays in it
 
 
 def split_batch(X: Any, y: Any, devices: Sequence[Context]) -> tuple[list[Any], list[Any]]:
@@ -73,15 +73,19 @@ def num_rows(*batch: Any, batch_axis: int = 0) -> int:
         if data is None:  # as a missing input of a network
             continue
         if isinstance(data, (list, tuple)):
-            sizes.add(num_rows(*data, batch_axis=batch_axis))
+            if leaves(data):
+                sizes.add(num_rows(*data, batch_axis=batch_axis))
         elif isinstance(data, ROW_SPARSE):
             raise ValueError('cannot split a RowSparseNDArray, whose rows MXNet cannot slice: pass '
                              "array.tostype('default')")
-        elif isinstance(data, (numpy.ndarray, mx.nd.NDArray)) and data.ndim > batch_axis:
-            sizes.add(data.shape[batch_axis])
-        else:
+        elif not isinstance(data, (numpy.ndarray, mx.nd.NDArray)) or not data.ndim:
             raise ValueError(f'cannot split a {type(data).__name__}: pass an array (n, ...) of mxnet.np or NumPy, or '
                              'lists and tuples of such arrays')
+        elif not -data.ndim <= batch_axis < data.ndim:
+            raise ValueError(f'batch_axis {batch_axis}: an array of the shape {data.shape} has no such axis; name one '
+                             'that all arrays have')
+        else:
+            sizes.add(data.shape[batch_axis])
     if len(sizes) != 1:
         raise ValueError(f'arrays of {", ".join(map(str, sorted(sizes))) or "no"} rows: those of a batch must have '
                          'the same number')
@@ -99,20 +103,18 @@ def _rows(n: int, k: int) -> list[slice]:
     return [shard_rows(n, i, k) for i in range(k)]
 
 
-def _shards(data: Any, indices: list, devices: list) -> list:
-    """Return on each device its part of an array, or of arrays in nested lists and tuples, in which None stays."""
-    shards = [_array_shards(array, indices, devices) for array in leaves(data)]
-    return [refill(data, iter(on_device)) for on_device in zip(*shards)]
-
-
-def _array_shards(data: Any, indices: list, devices: list) -> list:
+def _array_shards(data: Any, axis: int, rows_on: list, devices: list) -> list:
+    """Return the part of an array on each of the first devices."""
     if isinstance(data, CSR):
-        return [data[rows].as_in_context(device) for rows, device in zip(indices, devices)]
+        if not axis:
+            return [data[rows].as_in_context(device) for rows, device in zip(rows_on, devices)]
+        data = data.tostype('default')  # because MXNet slices only the rows of CSR arrays
     is_np = mx.util.is_np_array()
     if isinstance(data, numpy.ndarray):
         array, view = empty_with_view(data.shape, data.dtype if is_np else 'float32')
         view[:] = data
     else:
         array = data.as_np_ndarray()
-    shards = [array[rows].as_in_ctx(device) for rows, device in zip(indices, devices)]
+    indices = [(slice(None),) * axis + (rows,) for rows in rows_on] if axis else rows_on
+    shards = [array[index].as_in_ctx(device) for index, device in zip(indices, devices)]
     return shards if is_np else [shard.as_nd_ndarray() for shard in shards]

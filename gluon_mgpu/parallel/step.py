@@ -24,7 +24,7 @@ def gradients(net: Any, devices: list) -> list:
     return [param.grad(device) for device in devices for param in params]
 
 
-def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:
+def prepare_idle_devices(net: Any, X: Any, devices: list, batch_axis: int = 0) -> None:
     """Set the gradients of the devices that got no rows of a batch to 0, in place; call it between backward and sum.
 
     Otherwise these devices would add their gradients of the batch before to the sum. Gradients with ``grad_req='add'``
@@ -40,8 +40,10 @@ def prepare_idle_devices(net: Any, X: Any, devices: list) -> None:
         The whole batch, or any array with its n rows. The devices without rows are those after the first n.
     devices : list of mx.Context
         Those that the batch was split over.
+    batch_axis : int
+        The axis of the n rows in X, as for `split_and_load`: 1 for time-major batches.
     """
-    num_rows = len(leaves(X)[0])
+    num_rows = leaves(X)[0].shape[batch_axis]
     if idle_devices := devices[num_rows:]:
         if num_rows:
             _copy_statistics(net, devices[0], idle_devices)

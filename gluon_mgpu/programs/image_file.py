@@ -31,7 +31,8 @@ def read_image(path) -> numpy.ndarray:
                 shrunk = upright.convert('RGBA').reduce(max(1, max(upright.size) // MAX_SIDE))
                 transparent = shrunk.convert('LA')
     except Exception as error:  # Pillow raises many types for damaged files, such as struct.error
-        raise ValueError(f'{path}: cannot be read as an image ({reason(error)}); use a PNG or JPEG file') from None
+        why = reason(error).partition(' <_io')[0]  # without Pillow's "<_io.BufferedReader ...>", the open file
+        raise ValueError(f'{path}: cannot be read as an image ({why}); use a PNG or JPEG file') from None
     grey, opacity = (numpy.asarray(transparent, int)[..., i] for i in range(2))
     background = 255 if (grey * opacity).sum() < 127.5 * opacity.sum() else 0
     grey = ((grey * opacity + background * (255 - opacity)) // 255).astype('uint8')

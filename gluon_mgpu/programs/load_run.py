@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from ..base.flags import quoted
-from ..base.text import counted, print_text
+from ..base.text import print_text
 from ..checkpoints import checkpoint
 from ..checkpoints.metadata import check_metadata
 from ..checkpoints.run_folder import newest_checkpoint
 from ..devices import devices_text, parse_devices
 from ..networks.precision import check_dtype
 from ..settings.chapters import CHAPTERS, Chapter
+from ..training.epoch import place_of
 
 
 def trained_network(path, devices: list | None = None) -> tuple:
@@ -63,11 +64,9 @@ def module_of(chapter: Chapter) -> Any:
     return importlib.import_module(f'gluon_mgpu.{chapter.name}')
 
 
-def place_of(metadata: dict) -> str:
+def place_of_checkpoint(metadata: dict) -> str:
     """Return how far the run of a checkpoint had come, such as ``'after epoch 3 of 10'``."""
-    epochs, batches = len(metadata['run']['history']), metadata['run']['num_batches']
-    place = f'{counted(batches, "batch")} of epoch {epochs + 1}' if batches else f'epoch {epochs}'
-    return f"after {place} of {metadata['config']['num_epochs']}"
+    return place_of(metadata['run'], f' of {metadata["config"]["num_epochs"]}')
 
 
 def load_run(found: Path, config: dict, devices: list) -> Any:

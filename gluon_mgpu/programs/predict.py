@@ -16,8 +16,9 @@ from ..data.glyphs import LETTERS
 from ..devices import parse_devices
 from ..mxnet_setup.compat import npx
 from ..parallel.split import split_and_load
+from ..settings.settings import ALL
 from .image_file import read_image
-from .load_run import place_of, trained_network
+from .load_run import place_of_checkpoint, trained_network
 
 ROWS, COLUMNS = 6, 6  # test images in the picture
 NUM_CLASSES_SHOWN = 3
@@ -47,8 +48,8 @@ def confusion(labels: numpy.ndarray, predicted: numpy.ndarray, num_classes: int)
 
 
 @matplotlib_defaults()
-def draw(images: numpy.ndarray, labels: numpy.ndarray, predicted: numpy.ndarray, names: tuple, path,
-         title: str) -> None:
+def draw_predictions(images: numpy.ndarray, labels: numpy.ndarray, predicted: numpy.ndarray, names: tuple, path,
+                     title: str) -> None:
     """Draw the first images (n, 28, 28), wrongly predicted ones in red, and the confusion matrix; write the picture."""
     from matplotlib.figure import Figure
     fig = Figure(figsize=(6.4, 13.6), dpi=120)  # narrow enough for a phone
@@ -118,12 +119,12 @@ def _run(args: argparse.Namespace) -> None:
     # The rows and batches of the run's evaluation, because each device has its own statistics of batch norm
     batch_size = config['batch_size']
     _, test_iter = load_data(config['dataset'], batch_size, args.data_dir or config.get('data_dir'),
-                             test_size=config.get('test_size'))
+                             test_size=config.get('test_size'), name=lambda name: ALL[name].flag)
     batches = [(X.asnumpy()[:, 0], y.asnumpy()) for X, y in test_iter]  # (n, 1, 28, 28) -> (n, 28, 28)
     test_images, labels = (numpy.concatenate(parts) for parts in zip(*batches, strict=True))
     predicted = probabilities(net, test_images, devices, batch_size).argmax(axis=1)
     share = (predicted == labels).mean()
-    print_text(f'test acc: {share:.4f} on {len(labels):,} test images, {place_of(metadata)}')
+    print_text(f'test acc: {share:.4f} on {len(labels):,} test images, {place_of_checkpoint(metadata)}')
     result = f'{config["chapter"]} on {config["dataset"]}: {share:.1%} correct'
-    draw(test_images, labels, predicted, names, out, f'{in_lines(args.run)}\n{in_lines(result)}')
+    draw_predictions(test_images, labels, predicted, names, out, f'{in_lines(args.run)}\n{in_lines(result)}')
     print_text(f'picture: {out}')

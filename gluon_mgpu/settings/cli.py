@@ -27,13 +27,13 @@ from ..training.run import Run
 from ..training.schedules import schedule
 from ..training.signals import StopSignals
 from .chapters import CHAPTERS, Chapter
-from .resume import ResumedRun, changes, check_position, record_resume, resumed_settings, run_to_resume
-from .settings import ALL, SETTINGS, defaults, flags_of
+from .resume import ResumedRun, changes, record_resume, resumed_settings, run_to_resume
+from .settings import ALL, defaults, flags_of
 from .setup import arguments_of_train, find_devices
 
 
 def run(name: str, module: Any, argv: list | None = None) -> int:
-    """Run ``module.train`` of the chapter of this name as a program; return the exit status, see `run_program`."""
+    """Run ``module.train`` of the chapter of this name as a program; return the exit status."""
     def program() -> None:
         given = _given_flags(CHAPTERS[name], argv)
         signals = StopSignals()
@@ -138,8 +138,6 @@ class Job:
         folder, config, checkpoint, metadata = self.resumed
         self.config['run_id'] = config.get('run_id')
         changed = changes(self.resumed, self.config)
-        if checkpoint:
-            check_position(self.resumed, len(self.data[0]))
         record_resume(self.resumed, self.config, changed)
         line = f'resuming from {checkpoint}' if checkpoint else f'{folder} has no complete checkpoint: starting anew'
         if checkpoint and len(metadata['run']['history']) >= self.settings['num_epochs']:
@@ -153,10 +151,10 @@ class Job:
         settings, workers, num_batches = self.settings, self.workers, len(self.data[0])
         checkpoints = CheckpointCallback(self.folder, settings['checkpoint_every'], self.config,
                                          self.resumed and self.resumed.checkpoint, settings['keep_best'])
-        checkpoints.resume_command = self._resume_command()
+        checkpoints.is_locked, checkpoints.resume_command = True, self._resume_command()
         workers.resume_hint = f'; resume with: {checkpoints.resume_command}'  # printed if a worker is lost
-        run = Run(settings['num_epochs'], settings['quiet'], folder=self.folder if workers.rank == 0 else None,
-                  callbacks=[checkpoints, *self._callbacks()], workers=workers,
+        run = Run(settings['num_epochs'], quiet=settings['quiet'], callbacks=[checkpoints, *self._callbacks()],
+                  folder=self.folder if workers.rank == 0 else None, workers=workers,
                   evaluated='validation' if settings['validation_size'] else 'test')
         lr = schedule(settings['lr_schedule'], settings['lr'], settings['num_epochs'] * num_batches,
                       settings['warmup_epochs'] * num_batches)
@@ -223,9 +221,4 @@ def _given_flags(chapter: Chapter, argv: list | None) -> dict:
             action = group.add_argument(setting.flag, type=setting.from_flag, metavar=choices or setting.metavar,
                                         help=setting.help + (f' (default: {default})' if default is not None else ''))
         action.default = argparse.SUPPRESS
-    given, unknown = parser.parse_known_args(argv)
-    if unknown:
-        flag = unknown[0].partition('=')[0]
-        chapters = [', '.join(setting.chapters) for setting in SETTINGS if setting.flag == flag]
-        parser.error(f'{flag}: only for {chapters[0]}' if chapters else f'unrecognized arguments: {" ".join(unknown)}')
-    return vars(given)
+    return vars(parser.parse_args(argv))

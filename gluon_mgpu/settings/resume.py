@@ -54,9 +54,8 @@ def run_to_resume(resume: str, out_dir: str | None, stack: ExitStack) -> Resumed
             check_metadata(metadata)
         except ValueError as error:
             raise ValueError(f'{found} is not a checkpoint of a run, {error}: move it elsewhere') from None
-    for newer in run_folder.checkpoints(folder) if path != folder else ():
-        if run_folder.steps_in_name(newer) > metadata['run']['num_steps'] and not newer.samefile(path):
-            raise ValueError(f'--resume {resume}: {newer.name} is newer and would be lost; move it elsewhere first')
+        if path != folder:
+            run_folder.check_newest(folder, metadata['run']['num_steps'])
     return ResumedRun(folder, config, found, metadata)
 
 
@@ -102,15 +101,6 @@ def changes(resumed: ResumedRun, now: dict) -> dict[str, list]:
             raise ValueError(f'{label} {new}: {resumed.checkpoint or resumed.folder} has {old}, and a resumed run '
                              'cannot change it; leave it as it was, or start a new run')
     return changed
-
-
-def check_position(resumed: ResumedRun, length: int) -> None:
-    """Raise ValueError unless the state to resume is possible with epochs of `length` batches."""
-    state = resumed.metadata['run']
-    if (state['num_steps'] != len(state['history']) * length + state['num_batches']
-            or state['epoch_length'] not in (0, length)):
-        raise ValueError(f'{resumed.checkpoint} is of epochs with another number of batches than {length}: move it '
-                         'elsewhere')
 
 
 def record_resume(resumed: ResumedRun, now: dict, changed: dict) -> None:

@@ -68,17 +68,18 @@ def _from(minimum: int, *maximum: int) -> Callable[[str, Any], int]:
     return lambda name, value: integer(name, value, minimum, *maximum)
 
 
+COUNT: dict[str, Any] = {'check': _from(1), 'kind': int}
 SETTINGS = (
     Setting('num_gpus', 'number of devices: GPUs, or CPU contexts on a machine without GPUs',
             check=_from(1, MAX_DEVICES), kind=int, default_text='2, or 1 on a machine with one GPU'),
     Setting('devices', "names of devices: 'gpu:0,gpu:1', 'cpu:0-3', 'gpu:all' (NVIDIA GPUs), 'cpu:all' (one CPU "
             'context per core)', check=not_empty, metavar='LIST',
             default_text='the first, as many as --num-gpus', page='devices.md#naming-devices'),
-    Setting('batch_size', 'images in a batch, over all devices', 256, _from(1), int, metavar='ROWS', fixed=True),
+    Setting('batch_size', 'images in a batch, over all devices', 256, **COUNT, metavar='ROWS', fixed=True),
     Setting('lr', 'learning rate', 0.1, positive, float, metavar='RATE'),
-    Setting('accumulate', 'train each batch in N parts, which needs less memory', 1, _from(1), int,
+    Setting('accumulate', 'train each batch in N parts, which needs less memory', 1, **COUNT,
             page='larger-batches.md#gradient-accumulation'),
-    Setting('num_epochs', 'passes over the training images', 10, _from(1), int),
+    Setting('num_epochs', 'passes over the training images', 10, **COUNT),
     Setting('seed', 'seed of the initial parameters and the order of the images', 0, _from(0), int, fixed=True),
     Setting('allreduce', 'algorithm that sums the gradients', choices=['star', *ALGORITHMS],
             default_text='as in the book, a star: sum on the first device, then copy to the others',
@@ -100,21 +101,21 @@ SETTINGS = (
             'quarters of the steps', 'constant', choices=SCHEDULES, page='larger-batches.md'),
     Setting('warmup_epochs', 'raise the rate from 0 to --lr in the first N epochs', 0, _from(0), int,
             page='larger-batches.md'),
-    Setting('patience', 'stop when the accuracy has not improved for N epochs', check=_from(1), kind=int,
+    Setting('patience', 'stop when the accuracy has not improved for N epochs', **COUNT,
             default_text='train all epochs'),
     Setting('dataset', 'auto: fashion-mnist, or glyphs, generated images, if it cannot be downloaded', 'auto',
             choices=DATASETS, fixed=True, page='#data'),
     Setting('data_dir', 'folder with fashion-mnist/ or mnist/; nothing is downloaded', check=existing_folder,
             metavar='DIR', page='#data',
             default_text='$GLUON_MGPU_DATA; if that is not set, ~/.cache/gluon-mgpu, filled by downloads'),
-    Setting('train_size', 'use only the first N training images', check=_from(1), kind=int, default_text='all'),
-    Setting('test_size', 'evaluate on the first N test images only', check=_from(1), kind=int, default_text='all'),
+    Setting('train_size', 'use only the first N training images', **COUNT, default_text='all'),
+    Setting('test_size', 'evaluate on the first N test images only', **COUNT, default_text='all'),
     Setting('validation_size', 'hold out the last N training images and evaluate these after each epoch, and the test '
-            'images once, at the end', check=_from(1), kind=int, default_text='none', fixed=True,
+            'images once, at the end', **COUNT, default_text='none', fixed=True,
             page='checkpoints.md#the-best-epoch'),
     Setting('out_dir', 'new folder for the results', check=full_path, metavar='DIR',
             default_text='runs/CHAPTER-DATE-TIME'),
-    Setting('checkpoint_every', 'write a checkpoint every STEPS batches and at the end', check=_from(1), kind=int,
+    Setting('checkpoint_every', 'write a checkpoint every STEPS batches and at the end', **COUNT,
             metavar='STEPS', default_text='after every epoch', page='checkpoints.md'),
     Setting('resume', 'resume the run in a folder or from one of its checkpoints; auto: resume the run in --out-dir, '
             'or start it', check=full_path, metavar='auto|PATH', page='checkpoints.md'),

@@ -37,7 +37,7 @@ class Callback:
         """Called after evaluation. `run.history` includes the epoch, and `run.complete` is up to date."""
 
     def train_end(self, run: Any) -> None:
-        """Called once, when the run ends, also after an error or a signal; see `Run.close`."""
+        """Called once, when the run ends, also after an error or a signal."""
 
 
 def callback_list(callbacks: Any) -> list[Callback]:
@@ -61,5 +61,5 @@ class Patience(Callback):
 
 def epochs_since_best(history: list[EpochResult]) -> int:
     """Return the number of epochs after the first one with the highest accuracy."""
-    accuracies = [epoch.test_acc for epoch in history]
+    accuracies = [epoch.accuracy for epoch in history]
     return len(accuracies) - 1 - accuracies.index(max(accuracies))

@@ -11,7 +11,7 @@ from .run import Run
 
 
 class Default(int):
-    """The default of a number, which `check_training` can tell from the same number in a call."""
+    """A default number. `check_training` can tell it from the same number given by the caller."""
 
 
 def check_training(run: Run, num_epochs: int, batch_size: int, data: tuple, net: Any = None) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy
 
 from ..base.arguments import LARGEST_INTEGER, at_least_0, is_count, is_number
-from ..base.program import InputError
+from ..base.program import BAD_INPUT, InputError, JobError
 from ..base.progress import Progress
 from ..base.text import counted
 from ..mxnet_setup.compat import npx
@@ -21,13 +21,15 @@ from .history import EpochResult, checked_history
 
 # Losses are read this often, or after this many batches: each read wakes up Python while the cores are busy
 SECONDS_BETWEEN_READS, MAX_UNREAD = 0.25, 16
-LONG_EVALUATION = 10  # seconds; the time of a longer one is printed
 NOT_BEGUN = {'num_batches': 0, 'epoch_length': 0, 'loss': 0.0, 'rows': 0, 'seconds': 0.0}
 COUNTS = 'num_steps', 'num_batches', 'epoch_length', 'rows'  # in a state
 
 
-class DivergenceError(InputError):
+class DivergenceError(JobError, ValueError):
     """The loss or a parameter is NaN or infinite. All workers raise it after the same batch."""
+
+    def __init__(self, line: str):
+        super().__init__(line, BAD_INPUT, on_all_ranks=True)
 
 
 class _CurrentEpoch:
@@ -47,7 +49,7 @@ class _CurrentEpoch:
         self._unread: list[list] = []
         self._num_arrays = self._num_losses = 0  # recorded in this process
         self._batches_per_read = 1
-        self._read_at = self._trained_at = time.perf_counter()
+        self._read_at = time.perf_counter()
 
     def begin(self, train_iter: Iterable, num_epochs: int) -> Iterator:
         """Check `train_iter`, set its attribute ``epoch``, if any, start the clock, and return the batches to train on.
@@ -56,7 +58,7 @@ class _CurrentEpoch:
         """
         length = length_hint(train_iter)
         if self._begun:
-            raise ValueError(f'the batches of epoch {self.number} were already read: call end_epoch(test_acc) first, '
+            raise ValueError(f'the batches of epoch {self.number} were already read: call end_epoch(accuracy) first, '
                              'or join several datasets in one iterable')
         if self.num_batches and self.length and length not in (0, self.length):
             raise ValueError(f'the run was stopped in an epoch of {counted(self.length, "batch")}, and train_iter has '
@@ -78,7 +80,7 @@ class _CurrentEpoch:
         return batches
 
     def record_losses(self, ls: list) -> None:
-        """See `Run.record_losses`."""
+        """Keep the losses of a batch, and now and then read those of the batches before."""
         ls = list(ls) if isinstance(ls, Iterable) else [ls]
         for l in ls:
             if not hasattr(l, 'wait_to_read') or l.ndim != 1:
@@ -103,7 +105,7 @@ class _CurrentEpoch:
                              'record one for each row, because the mean of a shard depends on the number of devices')
 
     def synchronize(self) -> None:
-        """See `Run.synchronize`."""
+        """Wait for the devices, stop the clock and read all losses."""
         if self.training:
             with self._workers.time_limit('the sums of the gradients'):
                 npx.waitall()
@@ -150,26 +152,20 @@ class _CurrentEpoch:
                                images_per_second=self._rows / (time.perf_counter() - self._started))
 
     def begin_evaluation(self) -> None:
-        """Show that the devices have finished training, and start the clock of the evaluation."""
-        self._trained_at = time.perf_counter()
+        """Show that the devices have finished training."""
         self._progress.replace_bar(f'{self._text}: trained in {self.seconds:.1f} s, evaluating')
 
-    def evaluation_time(self, evaluated: str) -> str:
-        """Return the time of a long evaluation as the end of a line, '' for a short one."""
-        seconds = time.perf_counter() - self._trained_at
-        return f', {evaluated} {seconds:.1f} s' if seconds > LONG_EVALUATION else ''
-
-    def result(self, test_acc: float, lr: float | None) -> EpochResult:
-        """Return the results; ValueError for an invalid `test_acc`, unread batches and an epoch without losses."""
-        test_acc = at_least_0('test_acc', test_acc)
-        if test_acc > 1:
-            raise ValueError(f'test_acc {test_acc}: must be a share of the rows, from 0 to 1')
+    def result(self, accuracy: float, lr: float | None) -> EpochResult:
+        """Return the results; ValueError for an invalid accuracy, unread batches and an epoch without losses."""
+        accuracy = at_least_0('accuracy', accuracy)
+        if accuracy > 1:
+            raise ValueError(f'accuracy {accuracy}: must be a share of the rows, from 0 to 1')
         if self.training or (self._rows and not self._begun):  # resumed within the epoch
             raise ValueError('the batches of this epoch were not read to the end: to train on fewer, pass shorter '
                              'data, such as load_data(..., train_size=n)')
         if not self._rows:
             raise ValueError('the epoch has no losses: call record_losses(ls) after each batch')
-        return EpochResult(self.number, self.seconds, self._loss / self._rows, test_acc, self._rows / self.seconds, lr)
+        return EpochResult(self.number, self.seconds, self._loss / self._rows, accuracy, self._rows / self.seconds, lr)
 
     def state(self) -> dict:
         """Return what `__init__` needs to continue the epoch."""
@@ -192,3 +188,11 @@ def check_num_epochs(num_epochs: int, state: dict, name: str = 'num_epochs') -> 
     epoch = len(state['history']) + (state['num_batches'] > 0)
     if epoch > num_epochs:
         raise ValueError(f'{name} {num_epochs}: must be at least {epoch}, the epoch that the run has reached')
+
+
+def place_of(state: dict, of_all: str = '') -> str:
+    """Return how far a `Run.state()` has come, such as ``'in epoch 2 of 10 after 17 batches'`` for ``' of 10'``."""
+    epochs, batches = len(state['history']), state['num_batches']
+    if batches:
+        return f'in epoch {epochs + 1}{of_all} after {counted(batches, "batch")}'
+    return f'after epoch {epochs}{of_all}' if epochs else 'before the first batch'

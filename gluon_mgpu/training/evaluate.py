@@ -8,8 +8,8 @@ import numpy
 from ..base.program import Stopped, clear_engine_errors
 from ..base.text import counted
 from ..data.batches import as_pair
-from ..devices.lists import check_list, check_omp_threads
-from ..mxnet_setup.compat import Context, mx, np, npx
+from ..devices.lists import check_omp_threads
+from ..mxnet_setup.compat import Context, np, npx
 from ..parallel.split import split_batch
 from ..parallel.workers import Workers
 
@@ -21,8 +21,6 @@ def count_correct(y_hat, y):
     if isinstance(y_hat, (list, tuple)):
         raise ValueError(f'a {type(y_hat).__name__} of {len(y_hat)} instead of an array of scores: for a network with '
                          'several outputs, pass a function, such as lambda X: net(X)[0], and devices=[...]')
-    if wrong := [array for array in (y_hat, y) if not isinstance(array, mx.nd.NDArray)]:
-        raise ValueError(f'scores or labels are {type(wrong[0])}: must be arrays of mxnet.np')
     y_hat, y = y_hat.as_np_ndarray(), y.as_np_ndarray()
     if y_hat.ndim > 2 and 1 < y_hat.shape[1] == y_hat.shape[-1]:
         raise ValueError(f'scores {y_hat.shape}: the classes may be in axis 1 or in the last; return scores of two '
@@ -57,8 +55,6 @@ def accuracy(y_hat: np.ndarray, y: np.ndarray) -> float:
 
 def evaluate_accuracy_gpu(net: Callable, data_iter: Iterable, device: Context | None = None) -> float:
     """Return the accuracy, 0 to 1, computed on one device, by default the network's first; waits. Source: D2L 23.7."""
-    if isinstance(device, (list, tuple)):
-        raise ValueError(f'device {device}: must be one device; for several, call evaluate_accuracy_gpus')
     return evaluate_accuracy_gpus(net, data_iter, devices=_devices_of(net)[:1] if device is None else [device])
 
 
@@ -81,10 +77,7 @@ def evaluate_accuracy_gpus(net: Callable, data_iter: Iterable, split_f: Callable
     workers : Workers, optional
         Counts are summed over all; each passes its own shard. By default, this process alone.
     """
-    if not callable(split_f):
-        raise ValueError(f'split_f {split_f}: must be a function; pass the devices as devices=[...]')
-    devices, workers = check_list(_devices_of(net) if devices is None else devices), workers or Workers()
-    check_omp_threads(devices)
+    devices, workers = check_omp_threads(_devices_of(net) if devices is None else devices), workers or Workers()
     npx.waitall()  # under ``hybridize(static_shape=True)``, backward passes write statistics without the engine
 
     started, correct, rows = [], 0.0, 0  # started: arrays () of numbers of correct rows

@@ -13,7 +13,7 @@ class EpochResult(NamedTuple):
     epoch: int  # from 1
     seconds: float  # of training, without evaluation
     loss: float  # mean over the rows, in nats; that of each batch is computed before its update
-    test_acc: float  # 0 to 1; of the validation rows, if the run evaluates these
+    accuracy: float  # 0 to 1; of the test rows or the validation rows, which the header of history.csv says
     images_per_second: float  # in training
     lr: float | None = None  # learning rate of the last batch, if the run knows it
 
@@ -22,7 +22,7 @@ def summary(history: list[EpochResult], devices: list, num_workers: int = 1, eva
     """Return the summary line, as in D2L's ``train``: ``test acc: 0.84, 2.5 sec/epoch on [gpu(0), gpu(1)]``."""
     seconds = sum(e.seconds for e in history) / len(history)
     workers = f', {num_workers} workers' if num_workers > 1 else ''
-    return (f'{evaluated} acc: {history[-1].test_acc:.2f}, {seconds:.1f} sec/epoch on [{devices_words(devices)}]'
+    return (f'{evaluated} acc: {history[-1].accuracy:.2f}, {seconds:.1f} sec/epoch on [{devices_words(devices)}]'
             f'{workers}')
 
 
@@ -39,20 +39,25 @@ def checked_history(rows: Any) -> list[EpochResult]:
 
 
 def write_history(history: list[EpochResult], path, evaluated: str = 'test') -> None:
-    """Write a history as CSV, with the field names of `EpochResult` as header; a file is replaced atomically."""
-    names = [f'{evaluated}_acc' if name == 'test_acc' else name for name in EpochResult._fields]
-    rows = [(str(e.epoch), f'{e.seconds:.3f}', f'{e.loss:.6f}', f'{e.test_acc:.4f}', f'{e.images_per_second:.1f}',
+    """Write a history as CSV, with a header such as test_acc for the accuracy; a file is replaced atomically."""
+    names = [f'{evaluated}_acc' if name == 'accuracy' else name for name in EpochResult._fields]
+    rows = [(str(e.epoch), f'{e.seconds:.3f}', f'{e.loss:.6f}', f'{e.accuracy:.4f}', f'{e.images_per_second:.1f}',
              '' if e.lr is None else f'{e.lr:.6g}') for e in history]
     write_atomically(path, ''.join(','.join(row) + '\n' for row in (names, *rows)).encode())
 
 
-def read_history(path) -> list[EpochResult]:
-    """Read what `write_history` has written, also without rates; OSError or ValueError for other files."""
+def read_history(path) -> tuple[list[EpochResult], str]:
+    """Read what `write_history` has written, also without rates: the history, and which rows it evaluated.
+
+    Raises OSError or ValueError for other files.
+    """
     try:
-        text = read_file(path).decode().replace('validation_acc', 'test_acc', 1)
-        records = csv.DictReader(text.splitlines())
-        return checked_history([[int(e['epoch']), *(float(e[name]) for name in EpochResult._fields[1:5]),
-                                 float(e['lr']) if e.get('lr') else None] for e in records])
+        records = csv.DictReader(read_file(path).decode().splitlines())
+        evaluated = 'validation' if 'validation_acc' in (records.fieldnames or ()) else 'test'
+        names = 'seconds', 'loss', f'{evaluated}_acc', 'images_per_second'
+        history = checked_history([[int(e['epoch']), *(float(e[name]) for name in names),
+                                    float(e['lr']) if e.get('lr') else None] for e in records])
+        return history, evaluated
     except (KeyError, TypeError, ValueError, csv.Error) as error:
         problem = f'lacks {error}' if isinstance(error, KeyError) else f'is damaged, {error}'
         raise ValueError(f'{path} {problem}') from None

@@ -14,14 +14,14 @@ def copies(net: Any) -> dict[str, list]:
     if not hasattr(net, 'collect_params'):
         return {f'parameter {i}': list(arrays) for i, arrays in enumerate(zip(*_lists_per_device(net)))}
     try:
-        unknown = of_unknown_shape(net)
-        return {name: param.list_data() for name, param in by_name(net).items() if name not in unknown}
+        return {name: param.list_data() for name, param in parameters_by_name(net).items() if not param._deferred_init}
     except RuntimeError:  # MXNet's own message has five lines, and names the parameter by a number
-        for name, param in by_name(net).items():
+        for name, param in parameters_by_name(net).items():
             if param._stype != 'default':
                 raise ValueError(f'{name} is a {param._stype} parameter: use dense ones, such as that of '
                                  'gluon.nn.Embedding(..., sparse_grad=True)') from None
-        raise ValueError('the network has no parameters yet: call net.initialize(ctx=devices)') from None
+        check_initialized(net)
+        raise
 
 
 def plain(net: Any) -> Any:
@@ -29,7 +29,7 @@ def plain(net: Any) -> Any:
     return net if isinstance(net, gluon.Block) else getattr(net, 'block', net)
 
 
-def by_name(net: Any) -> dict[str, Any]:
+def parameters_by_name(net: Any) -> dict[str, Any]:
     """Return the parameters of a network by their path in it, such as ``'2.weight'``.
 
     The names that MXNet 1.9 gives to parameters depend on the networks that the process created before.
@@ -70,8 +70,18 @@ def create_deferred(net: Any, shapes: dict[str, tuple]) -> None:
 
 
 def with_grad_req(net: Any, grad_req: str) -> dict[str, Any]:
-    """Return a Gluon network's parameters by name that have this ``grad_req``; ``'null'``: without gradients."""
-    return {name: param for name, param in _registered(net).items() if param.grad_req == grad_req}
+    """Return a Gluon network's parameters by name that have this ``grad_req``; ``'null'``: without gradients.
+
+    Those of unknown shape have no arrays, and are left out, as in `copies`.
+    """
+    return {name: param for name, param in _registered(net).items()
+            if param.grad_req == grad_req and not param._deferred_init}
+
+
+def not_in_trainer(net: Any, trainer: Any) -> list[str]:
+    """Return the names of a Gluon network's parameters with gradients that a Trainer, or None, does not have."""
+    trained = getattr(trainer, '_params', [])
+    return [name for name, param in _registered(net).items() if param.grad_req != 'null' and param not in trained]
 
 
 def unchanged_names(net: Any) -> set[str]:
@@ -111,7 +121,7 @@ def first_unequal(net: Any) -> str:
 
 def _registered(net: Any) -> dict[str, Any]:
     """Return the parameters of a Gluon network by name; none for lists of arrays."""
-    return by_name(net) if hasattr(net, 'collect_params') else {}
+    return parameters_by_name(net) if hasattr(net, 'collect_params') else {}
 
 
 def _lists_per_device(net: Any) -> list:
@@ -130,7 +140,7 @@ def _parameters_in(value: Any) -> list:
     if isinstance(value, gluon.Parameter):
         return [value]
     if isinstance(value, gluon.Block):
-        return list(by_name(value).values())
+        return list(parameters_by_name(value).values())
     if isinstance(value, dict):
         value = list(value.values())
     return [param for item in value for param in _parameters_in(item)] if isinstance(value, (list, tuple, set)) else []

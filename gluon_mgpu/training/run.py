@@ -67,7 +67,7 @@ class Run:
         See `Progress`.
     """
 
-    def __init__(self, num_epochs: int, quiet: bool = False, folder=None,
+    def __init__(self, num_epochs: int, *, quiet: bool = False, folder=None,
                  callbacks: Iterable[Callback] | Callback | None = None, workers: Workers | None = None,
                  evaluated: str = 'test'):
         self.num_epochs = integer('num_epochs', num_epochs, minimum=1)
@@ -133,7 +133,7 @@ class Run:
                 epoch = self._epoch.number
                 yield epoch
                 if len(self.history) != epoch:
-                    raise ValueError(f'epoch {epoch} was not ended: call end_epoch(test_acc) after its batches')
+                    raise ValueError(f'epoch {epoch} was not ended: call end_epoch(accuracy) after its batches')
             first, last = min(self._first_loss, self.history[0].loss), self.history[-1].loss
             if last > GROWTH * max(first, 1):  # a small loss may fluctuate
                 self.warn(f'the loss has grown from {first:.3g} to {last:.3g}: use a smaller learning rate')
@@ -185,8 +185,9 @@ class Run:
         self._call('epoch_trained')               # 5. outside the time of training
         self.check_finite(f'after epoch {epoch.number}')
         if names := [name for name in self.workers.allgather(first_unequal(self.net)) if name]:
-            raise InputError(f'{names[0]} differs between the devices after epoch {epoch.number}: give each device the '
-                             "sum of all gradients, in place, as the book's allreduce does, and update all alike")
+            raise InputError(f'{names[0]} differs between the devices after epoch {epoch.number}: start equal, give '
+                             "each device the sum of all gradients, in place, as the book's allreduce does, and update "
+                             'all alike')
         self._compare_workers()
         self._stop_after_signal()                 # 6. `allgather` has exchanged the signals
         epoch.begin_evaluation()
@@ -203,12 +204,12 @@ class Run:
         """Wait for the devices and read the losses of all queued batches; does nothing between epochs."""
         self._epoch.synchronize()
 
-    def end_epoch(self, test_acc: float) -> EpochResult:
+    def end_epoch(self, accuracy: float) -> EpochResult:
         """Record the current epoch with its accuracy, 0 to 1, equal on all workers; decide if the run is complete.
 
-        Raises ValueError if `test_acc` is no such number, the batches were not read to the end, or there are no losses.
+        Raises ValueError if `accuracy` is no such number, the batches were not read to the end, or there are no losses.
         """
-        result, time = self._epoch.result(test_acc, self.lr), self._epoch.evaluation_time(self.evaluated)
+        result = self._epoch.result(accuracy, self.lr)
         self.history.append(result)
         if len(self.history) == 1:
             self._first_loss = self._epoch.first_loss
@@ -217,8 +218,8 @@ class Run:
         self._write_history()
         self._progress.close()
         loss = f'{result.loss:.3f}' if result.loss < 1e6 else f'{result.loss:.3g}'
-        self.print(f'epoch {result.epoch}/{self.num_epochs}: loss {loss}, {self.evaluated} acc {result.test_acc:.3f}, '
-                   f'{result.seconds:.1f} s, {result.images_per_second:,.0f} images/s{time}')
+        self.print(f'epoch {result.epoch}/{self.num_epochs}: loss {loss}, {self.evaluated} acc {result.accuracy:.3f}, '
+                   f'{result.seconds:.1f} s, {result.images_per_second:,.0f} images/s')
         self._call('epoch_end')
         return result
 

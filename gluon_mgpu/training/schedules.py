@@ -35,13 +35,16 @@ def go_to_update(schedule: Any, num_update: int, lr: float | None = None) -> Non
     """
     if not type(schedule).__module__.startswith('mxnet.'):
         return
+    # 1. Back to the state before the first update
     if lr is None:
         lr = schedule.warmup_final_lr if getattr(schedule, 'count', 0) else schedule.base_lr
     schedule.base_lr = lr
-    schedule.__dict__.update({name: 0 for name in ('count', 'cur_step_ind') if hasattr(schedule, name)})
-    # The last update that changes it, and this one: a schedule that has ended keeps its last rate
-    for update in (min(num_update, getattr(schedule, 'max_update', num_update)), num_update):
-        schedule(update)
+    for name in ('count', 'cur_step_ind'):
+        if hasattr(schedule, name):
+            setattr(schedule, name, 0)
+    # 2. Forward: a schedule that has ended by then keeps the rate of its last update
+    schedule(min(num_update, getattr(schedule, 'max_update', num_update)))
+    schedule(num_update)
 
 
 class Steps(lr_scheduler.MultiFactorScheduler):

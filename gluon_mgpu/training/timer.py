@@ -11,7 +11,7 @@ class Timer:
         self.start()
 
     def start(self) -> None:
-        """Start the timer."""
+        """Begin the time that the next `stop` records."""
         self.started = time.perf_counter()
 
     def stop(self) -> float:

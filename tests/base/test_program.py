@@ -79,7 +79,7 @@ def test_an_engine_error_is_printed_once(devices, capsys):
 
 
 @pytest.mark.skipif(not os.path.exists('/dev/full'), reason='needs /dev/full')
-@pytest.mark.parametrize('module', ['gluon_mgpu', 'gluon_mgpu.devices', 'gluon_mgpu.mxnet_setup.arm64'])
+@pytest.mark.parametrize('module', ['gluon_mgpu', 'gluon_mgpu.devices'])
 def test_output_that_cannot_be_written(module):
     buffered = {name: value for name, value in os.environ.items() if name != 'PYTHONUNBUFFERED'}
     with open('/dev/full', 'w') as full:

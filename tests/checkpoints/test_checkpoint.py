@@ -16,7 +16,7 @@ from gluon_mgpu.base.files import LARGEST, open_file
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.checkpoints.checkpoint import CheckpointError
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, np
-from gluon_mgpu.training.parameters import by_name, copies
+from gluon_mgpu.training.parameters import copies, parameters_by_name
 
 
 @pytest.mark.parametrize('options', [{}, {'update_on_kvstore': False}], ids=['kvstore', 'each device'])
@@ -69,7 +69,7 @@ def test_values_that_differ_between_devices_are_kept_per_device(devices, tmp_pat
     checkpoint.save(tmp_path / 'a', loop.net)
     _, arrays = checkpoint.read(tmp_path / 'a')
     assert {name: len(copies) for name, copies in arrays.items()} == {
-        f'parameters/{name}': len(devices) if 'running' in name else 1 for name in by_name(loop.net)}
+        f'parameters/{name}': len(devices) if 'running' in name else 1 for name in parameters_by_name(loop.net)}
     for k in range(len(devices)):
         assert arrays['parameters/1.running_mean'][k].tolist() == loop.values()['1.running_mean'][k]
 
@@ -350,8 +350,10 @@ def test_a_forged_parameter_that_was_left_out(devices, tmp_path):
 def test_before_the_first_batch(loaded_into, devices, tmp_path):
     """Most parameters have no values yet; a Trainer starts anew."""
     def new():
-        net = gluon.nn.Dense(2)
+        net = gluon.nn.HybridSequential()
+        net.add(gluon.nn.BatchNorm(), gluon.nn.Dense(2))
         net.initialize(ctx=devices)
+        net[1].weight.grad_req = 'add'
         return net, gluon.Trainer(net.collect_params(), 'adam')
 
     def step(net, trainer):
@@ -360,14 +362,14 @@ def test_before_the_first_batch(loaded_into, devices, tmp_path):
         autograd.backward(ls)
         trainer.step(2)
 
-    with pytest.warns(UserWarning, match='weight has no values yet'):
+    with pytest.warns(UserWarning, match='0.gamma has no values yet, .*: 5 parameters'):
         checkpoint.save(tmp_path / 'a', *new(), epoch=0)
     net, trainer = new()
     if loaded_into == 'trained':
         step(net, trainer)
     assert checkpoint.load(tmp_path / 'a', net, trainer) == {'epoch': 0}
     step(net, trainer)
-    assert net.bias.data(devices[0]).asnumpy() == pytest.approx([-0.001] * 2, rel=1e-4)  # Adam's first step
+    assert net[1].bias.data(devices[0]).asnumpy() == pytest.approx([-0.001] * 2, rel=1e-4)  # Adam's first step
     assert trainer.optimizer.num_update == 1
 
 

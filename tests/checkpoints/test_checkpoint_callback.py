@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from stopped_runs import SendSignal, train
+from trainers import trainable
 from two_workers import OfTwo
 
 from gluon_mgpu.checkpoints import checkpoint
@@ -35,7 +36,7 @@ def test_an_earlier_checkpoint_can_be_resumed_if_the_last_one_cannot_be_written(
 def test_a_new_run_in_the_folder_of_another(tmp_path):
     train(tmp_path)
     newest = checkpoints(tmp_path)[0]
-    with pytest.raises(ValueError, match=f'^{re.escape(str(newest))} is of an earlier run: resume from it, or choose'):
+    with pytest.raises(ValueError, match=f'^{re.escape(str(newest))} would be lost: resume from it, or move it'):
         train(tmp_path)
     assert checkpoints(tmp_path)[0] == newest
 
@@ -137,31 +138,42 @@ def test_the_best_epoch_is_written_before_its_checkpoint(every, tmp_path, monkey
     assert accuracies_of(tmp_path / BEST) == [0.5, 0.7] and capsys.readouterr().err == ''
 
 
-def test_a_best_epoch_that_cannot_be_written(tmp_path, capsys):
+def test_a_best_epoch_that_cannot_be_written(tmp_path, monkeypatch, capsys):
     """The checkpoints are written all the same, and the run says at its end what is missing."""
-    (tmp_path / BEST).mkdir()
+    full_disk_at(monkeypatch, *[BEST] * 2)
     train(tmp_path, accuracies=[0.5, 0.7, 0.6], keep_best=True)
     assert [path.name for path in checkpoints(tmp_path)] == [f'checkpoint-{n:08}.safetensors' for n in (9, 6)]
     *_, problem, missing = capsys.readouterr().err.splitlines()
-    assert problem == (f'cannot write a checkpoint to {tmp_path} (not a regular file); the newest one is '
+    assert problem == (f'cannot write a checkpoint to {tmp_path} (No space left on device); the newest one is '
                        'checkpoint-00000006.safetensors; the run continues')
     assert missing == (f'{tmp_path / BEST} is not of epoch 2, the best one, whose checkpoint could not be written or '
                        'was removed')
 
 
-@pytest.mark.parametrize('with_trainer', [True, False])
-def test_a_run_that_does_not_know_the_trainer(with_trainer, devices, tmp_path, capsys):
-    """A resumed one would begin with a new momentum."""
-    net = gluon.nn.Dense(2, in_units=3)
-    net.initialize(ctx=devices)
-    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'momentum': 0.9}) if with_trainer else None
+@pytest.mark.parametrize('k', [1, 2, 3])
+@pytest.mark.parametrize('frozen', [False, True])
+@pytest.mark.parametrize('parts, message', [
+    ([], "0.weight: checkpoints will not have the optimizer's state of 4 parameters"),
+    ([0], "1.weight: checkpoints will not have the optimizer's state of 2 parameters"),
+    ([1], "0.weight: checkpoints will not have the optimizer's state of 2 parameters"),
+    ([0, 1], '')])
+def test_parameters_of_a_trainer_that_the_run_does_not_know(parts, message, frozen, k, device_list, tmp_path, capsys):
+    """As with a Trainer each for a backbone and a head. A resumed run would begin with a new momentum."""
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(4, in_units=3), gluon.nn.Dense(2, in_units=4))
+    net.initialize(ctx=device_list(k))
+    params = [param for part in parts for param in trainable(net[part])]
+    trainer = gluon.Trainer(params, 'sgd', {'momentum': 0.9}) if parts else None
+    if frozen:
+        for param in trainable(net):
+            param.grad_req = 'write' if param in params else 'null'
     next(Run(1, callbacks=CheckpointCallback(tmp_path)).epochs(net, trainer))
-    warning = "run.epochs got no Trainer: checkpoints will not have its optimizer's state\n"
-    assert capsys.readouterr().err == ('' if with_trainer else warning)
+    warning = (f"run.epochs got no Trainer of {message}; use one Trainer for all, or grad_req 'null' for those that "
+               'stay\n')
+    assert capsys.readouterr().err == (warning if message and not frozen else '')
 
 
-def test_a_best_checkpoint_of_another_loop(tmp_path, monkeypatch, capsys):
+def test_a_best_checkpoint_of_another_loop(tmp_path):
     checkpoint.save(tmp_path / BEST, [np.ones(1)])
-    full_disk_at(monkeypatch, BEST)
-    train(tmp_path, accuracies=[0.5], keep_best=True)
-    assert f'{tmp_path / BEST} is not of epoch 1, the best one' in capsys.readouterr().err
+    with pytest.raises(ValueError, match=f'{BEST} would be lost'):
+        train(tmp_path, keep_best=True)

@@ -1,5 +1,6 @@
 """The folder of a run is new or empty, and only one program uses it."""
 import json
+import os
 import threading
 from contextlib import ExitStack
 
@@ -8,7 +9,7 @@ import pytest
 from gluon_mgpu.checkpoints import checkpoint, run_folder as module
 from gluon_mgpu.checkpoints.checkpoint import CheckpointError, DamagedError
 from gluon_mgpu.checkpoints.checkpoint_callback import CheckpointCallback
-from gluon_mgpu.checkpoints.run_folder import check_free, claim_folder, lock_folder, new_folder, newest_checkpoint
+from gluon_mgpu.checkpoints.run_folder import BEST, check_free, claim_folder, lock_folder, newest_checkpoint
 from gluon_mgpu.mxnet_setup.compat import np
 from gluon_mgpu.training.run import Run
 
@@ -19,7 +20,7 @@ def test_default_names_never_collide(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(module.time, 'strftime', lambda form: next(seconds))
     monkeypatch.setattr(module.time, 'sleep', lambda seconds: None)
-    names = [str(new_folder(None, 'scratch')) for _ in range(2)]
+    names = [str(module.new_folder(None, 'scratch')) for _ in range(2)]
     assert names == ['runs/scratch-20261121-120000', 'runs/scratch-20261121-120001']
 
 
@@ -30,7 +31,7 @@ def test_runs_exists_but_is_not_a_folder(make, tmp_path, monkeypatch):
     make(tmp_path / 'runs')
     for path in (None, 'runs/mine'):
         with pytest.raises(OSError, match='runs'):
-            new_folder(path, 'scratch')
+            module.new_folder(path, 'scratch')
 
 
 @pytest.mark.parametrize('exists', [False, True])
@@ -42,13 +43,12 @@ def test_a_given_name(tmp_path, exists):
     with ExitStack() as stack:
         assert claim_folder(path, 'scratch', {'a': 1}, stack) == path
         with pytest.raises(ValueError, match='where is in use by another run: wait until it ends'):
-            lock_folder(path, stack)
-    with ExitStack() as stack:
-        lock_folder(path, stack)
+            claim_folder(path, 'scratch', {}, stack)  # as with a command that found it free before
     assert json.loads((path / 'config.json').read_text()) == {'a': 1}
-    for call in (lambda: check_free(path), lambda: new_folder(path, 'scratch')):
-        with pytest.raises(ValueError, match='where is not an empty folder, and a run overwrites nothing'):
-            call()
+    for call in (check_free, lambda path: claim_folder(path, 'scratch', {}, stack)):
+        with ExitStack() as stack, pytest.raises(ValueError, match=(
+                'where is not an empty folder, and a run overwrites nothing: give another --out-dir, or, to resume')):
+            call(path)
     assert json.loads((path / 'config.json').read_text()) == {'a': 1}
 
 
@@ -116,6 +116,58 @@ def test_unfinished_files_of_a_killed_process_are_ignored(tmp_path):
     assert (tmp_path / 'config.json').read_text() == '{}\n'
     CheckpointCallback(tmp_path).train_begin(Run(1, quiet=True))
     assert [path.name for path in tmp_path.iterdir()] == ['config.json']
+
+
+@pytest.mark.parametrize('name', ['checkpoint-00000003.safetensors', 'checkpoint-00000099.safetensors'])
+def test_a_checkpoint_with_the_name_of_another_step(name, tmp_path):
+    checkpoint.save(tmp_path / name, [np.ones(1)], run={'num_steps': 4})
+    lines = []
+    assert newest_checkpoint(tmp_path, lines.append) == (None, {})
+    assert lines == [f'{tmp_path / name}: renamed, its content is of step 4; skipped']
+    module.check_newest(tmp_path, 0)
+    checkpoint.save(tmp_path / 'checkpoint-00000004.safetensors', [np.ones(1)], run={'num_steps': 4})
+    assert newest_checkpoint(tmp_path, lines.append)[0].name == 'checkpoint-00000004.safetensors'
+    assert newest_checkpoint(tmp_path / name)[0].name == name  # named by the user
+
+
+def test_the_best_checkpoint_is_the_last_candidate(tmp_path):
+    checkpoint.save(tmp_path / BEST, [np.ones(1)], run={'num_steps': 8})
+    newest = tmp_path / 'checkpoint-00000004.safetensors'
+    newest.touch()
+    assert newest_checkpoint(tmp_path, lambda line: None) == (tmp_path / BEST, {'run': {'num_steps': 8}})
+    with pytest.raises(ValueError, match=f'{BEST} would be lost: resume from it'):
+        CheckpointCallback(tmp_path).train_begin(Run(1, quiet=True))
+    checkpoint.save(newest, [np.ones(1)], run={'num_steps': 4})
+    assert newest_checkpoint(tmp_path)[0] == newest
+
+
+def test_an_interrupted_cell_can_be_run_again(tmp_path):
+    """The traceback keeps the run of the first one, which may end at any time, and must not unlock the folder."""
+    first = Run(2, quiet=True, callbacks=CheckpointCallback(tmp_path))
+    interrupted = first.epochs([[np.ones(1)]])
+    next(interrupted)
+    for _ in range(2):
+        second = Run(2, quiet=True, callbacks=CheckpointCallback(tmp_path))
+        epochs = second.epochs([[np.ones(1)]])
+        next(epochs)
+        with ExitStack() as stack, pytest.raises(ValueError, match='in use by another run'):
+            first.close()
+            lock_folder(tmp_path, stack)
+        second.close()
+        with ExitStack() as stack:
+            lock_folder(tmp_path, stack)
+
+
+def test_a_forked_process_does_not_keep_the_lock(tmp_path, monkeypatch):
+    """Such as a worker of a DataLoader, which may live longer than the run; it has a copy of the descriptor."""
+    with ExitStack() as copies:
+        with ExitStack() as stack, monkeypatch.context() as patch:
+            close = os.close
+            patch.setattr(os, 'close', lambda file: (copies.callback(close, os.dup(file)), close(file)))
+            lock_folder(tmp_path, stack)
+            stack.close()
+        with ExitStack() as stack:
+            lock_folder(tmp_path, stack)
 
 
 def test_a_checkpoint_that_cannot_be_read_is_not_damaged(tmp_path):

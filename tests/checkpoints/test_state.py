@@ -13,7 +13,7 @@ from two_workers import OfTwo
 from gluon_mgpu.checkpoints import checkpoint, state
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np, npx
 from gluon_mgpu.parallel.workers import Workers
-from gluon_mgpu.training.parameters import by_name
+from gluon_mgpu.training.parameters import parameters_by_name
 
 
 @pytest.mark.parametrize('optimizer, settings', [*OPTIMIZERS.values(), ('lars', {'momentum': 0.9})])
@@ -251,8 +251,8 @@ def test_the_state_behind_a_layer_that_shares_its_parameters(device_list, tmp_pa
     checkpoint.load(tmp_path / 'a', *resumed)
     for loop in (whole, resumed):
         step(*loop, 3)
-    for name, param in by_name(whole[0]).items():
-        assert (param.data() == by_name(resumed[0])[name].data()).all(), name
+    for name, param in parameters_by_name(whole[0]).items():
+        assert (param.data() == parameters_by_name(resumed[0])[name].data()).all(), name
 
 
 @pytest.mark.parametrize('k', [1, 2, 3])

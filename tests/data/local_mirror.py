@@ -14,7 +14,8 @@ class LocalMirror:
     """Web server that serves `files` (name -> bytes) until `close`.
 
     `trouble` maps a file's name to a fault: 'missing', 'wrong bytes', 'truncated', 'stalls' (half of the file, then
-    nothing until the server closes) or 'endless'.
+    nothing until the server closes), 'endless', 'trickles' or 'header trickles' (a byte each 0.1 s), 'redirects' (to
+    itself) or 'no gzip' (although the header says so).
     """
 
     def __init__(self, files: dict, trouble: dict | None = None) -> None:
@@ -47,12 +48,24 @@ class LocalMirror:
                 trouble = owner.trouble.get(name)
                 found = name in owner.files and trouble != 'missing'
                 content = owner.files[name] if found else b''
-                self.send_response(200 if found else 404)
+                if trouble == 'header trickles':
+                    self.trickle()
+                    return
+                self.send_response(302 if trouble == 'redirects' else 200 if found else 404)
+                if trouble == 'redirects':
+                    self.send_header('Location', self.path)
+                if trouble == 'no gzip':
+                    self.send_header('Content-Encoding', 'gzip')
                 if trouble != 'endless':
                     self.send_header('Content-Length', str(len(content)))
                 self.end_headers()
                 if trouble == 'wrong bytes':
                     content = bytes(len(content))
+                if trouble == 'no gzip':
+                    content = content[1:] + b'.'
+                if trouble == 'trickles':
+                    self.trickle()
+                    return
                 if trouble in ('truncated', 'stalls'):
                     content = content[:len(content) // 2]
                 self.wfile.write(content)
@@ -62,6 +75,11 @@ class LocalMirror:
                 with contextlib.suppress(OSError):  # the other end was closed
                     while trouble == 'endless' and not owner.closing.is_set():
                         self.wfile.write(bytes(10**5))
+
+            def trickle(self):
+                with contextlib.suppress(OSError):  # the other end was closed
+                    while not owner.closing.wait(0.1):
+                        self.wfile.write(b'H')
 
             def log_message(self, *args):
                 pass

@@ -7,7 +7,9 @@ import pytest
 from datasets import labels, rows
 from idx_files import dataset
 
+from gluon_mgpu import scratch
 from gluon_mgpu.base.program import InputError
+from gluon_mgpu.data import load_data
 from gluon_mgpu.data.batches import BatchIterator, check_training_data, num_outputs
 from gluon_mgpu.data.folders import FILES
 from gluon_mgpu.mxnet_setup.compat import gluon, mx, np, npx
@@ -168,6 +170,15 @@ def test_batches_that_are_no_pairs(batch):
     for data in (([batch], []), ([], [batch])):
         with pytest.raises(ValueError, match=r'^the batches have \w+ \(.*\) instead of a pair \(X, y\): pass a list'):
             check_training_data(data, 2)
+
+
+@pytest.mark.parametrize('data, words', [
+    (lambda: load_data('glyphs', 256, validation_size=9), r'tuple \(BatchIterator, BatchIterator, BatchIterator\)'),
+    (lambda: load_data('glyphs', 256)[0], 'BatchIterator'), (lambda: batches_of(4, 4, 4), 'list .*'),
+    (lambda: batches_of(4)[0], r'tuple \(array \(4, 1, 28, 28\), array \(4,\)\)')])
+def test_data_that_are_no_pair(data, words):
+    with pytest.raises(ValueError, match=f'^data is {words}: must be a pair of iterables over .* validation_iter'):
+        scratch.train(1, 256, 0.1, data=data())
 
 
 def loader_of(X, y, **options):

@@ -139,9 +139,13 @@ def test_the_second_mirror_replaces_a_damaged_file_of_the_first(tmp_path, serve,
 
 @pytest.mark.parametrize('trouble, problem', [
     ('missing', 'answered with HTTP status 404'), ('wrong bytes', 'sent a file with a wrong checksum'),
-    ('endless', 'sent a file with a wrong checksum'), ('truncated', ''), ('stalls', 'unreachable or too slow')])
+    ('endless', 'sent a file with a wrong checksum'), ('truncated', ''), ('stalls', 'unreachable or too slow'),
+    ('trickles', 'unreachable or too slow'), ('header trickles', 'unreachable or too slow'),
+    ('no gzip', 'sent a damaged file'), ('redirects', 'failed, Exceeded 30 redirects.')])
 def test_no_part_of_a_damaged_file_remains(tmp_path, serve, monkeypatch, trouble, problem):
     monkeypatch.setattr(module, 'MAX_SIZE', 10**6)
+    if 'trickles' in trouble:
+        monkeypatch.setattr(module, 'LIMIT', 1)
     server = serve({FILES[0]: trouble})
     start = time.monotonic()
     message = error_of(tmp_path)
@@ -149,7 +153,7 @@ def test_no_part_of_a_damaged_file_remains(tmp_path, serve, monkeypatch, trouble
     assert message.startswith(f'MNIST could not be downloaded ({host(server.mirror)} {problem}')
     assert message.endswith(REMEDY)
     assert content_of(tmp_path) == {}
-    assert server.fetched == [FILES[0]]
+    assert {*server.fetched} == {FILES[0]}
 
 
 def test_all_mirrors_are_named(tmp_path, serve, dead):
@@ -174,7 +178,7 @@ def test_missing_certificates(tmp_path, serve, monkeypatch):
     monkeypatch.setenv('REQUESTS_CA_BUNDLE', '/no/such.pem')
     serve.add('https://127.0.0.1:1/')
     message = error_of(tmp_path)
-    assert message.startswith('MNIST could not be downloaded (127.0.0.1:1 not asked, ')
+    assert message.startswith('MNIST could not be downloaded (127.0.0.1:1 failed, ')
     assert message.endswith(f'invalid path: /no/such.pem){REMEDY}')
 
 
@@ -204,7 +208,7 @@ def test_a_proxy_that_needs_another_package(tmp_path, serve, monkeypatch):
     monkeypatch.setenv('ALL_PROXY', 'socks5://127.0.0.1:9')
     monkeypatch.setitem(sys.modules, 'socks', None)
     server = serve()
-    assert f'({host(server.mirror)} not asked, Missing dependencies for SOCKS support.);' in error_of(tmp_path)
+    assert f'({host(server.mirror)} failed, Missing dependencies for SOCKS support.);' in error_of(tmp_path)
 
 
 def test_output_on_the_screen(tmp_path, serve, capfd, monkeypatch):

@@ -1,6 +1,4 @@
-"""GPUs of simulated machines, and helpers of the tests of devices."""
-import pytest
-
+"""GPUs of simulated machines, and lists of devices."""
 from gluon_mgpu.devices.nvidia_driver import Gpu
 from gluon_mgpu.mxnet_setup.compat import mx
 
@@ -15,12 +13,3 @@ def cpus(*numbers):
 
 def gpus(*numbers):
     return [mx.gpu(i) for i in numbers]
-
-
-def error_of(function, *args):
-    """Return the error message of a call: one line."""
-    with pytest.raises(ValueError) as caught:
-        function(*args)
-    line = str(caught.value)
-    assert '\n' not in line
-    return line

@@ -1,6 +1,7 @@
 """Tests of the GPUs that MXNet sees and has code for, on simulated machines."""
 import pytest
-from machines import H200, K80, REVIVED, RTX4090, V100, cpus, error_of, gpus
+from machines import H200, K80, REVIVED, RTX4090, V100, cpus, gpus
+from refused import refused
 
 from gluon_mgpu.devices import (
     check_devices,
@@ -26,25 +27,25 @@ def test_num_gpus_returns_cpu_contexts_without_gpus(machine):
 def test_a_gpu_that_does_not_exist(machine):
     machine(V100)
     assert check_devices(gpus(0)) == gpus(0)
-    assert error_of(check_devices, gpus(0, 1)) == 'gpu(1) does not exist (MXNet sees 1): use gpu:0'
+    assert refused(check_devices, gpus(0, 1)) == 'gpu(1) does not exist (MXNet sees 1): use gpu:0'
 
 
 def test_a_gpu_without_a_driver(machine):
     machine()
-    assert error_of(check_devices, gpus(0)) == (
+    assert refused(check_devices, gpus(0)) == (
         'gpu(0) does not exist (no NVIDIA GPU found): use CPU contexts (cpu:0,cpu:1)')
 
 
 def test_a_gpu_with_the_cpu_build(machine):
     machine(V100, RTX4090, seen=0, cuda=False)
-    assert error_of(check_devices, gpus(1)) == (
+    assert refused(check_devices, gpus(1)) == (
         "gpu(1) does not exist (MXNet's CPU build cannot use Tesla V100, RTX 4090; python -m gluon_mgpu doctor says "
         'which build can): use CPU contexts (cpu:0,cpu:1)')
 
 
 def test_a_gpu_with_a_driver_too_old(machine):
     machine(V100, seen=0)
-    assert error_of(check_devices, gpus(0)) == (
+    assert refused(check_devices, gpus(0)) == (
         'gpu(0) does not exist (MXNet cannot see Tesla V100, possibly because the driver for CUDA 12.4 is too old): '
         'use CPU contexts (cpu:0,cpu:1)')
 
@@ -52,7 +53,7 @@ def test_a_gpu_with_a_driver_too_old(machine):
 @pytest.mark.parametrize('seen', [0, 2])   # MXNet's CPU build, or one with CUDA: the message is about the GPU
 def test_a_gpu_that_the_wheel_has_no_code_for(machine, seen):
     machine(RTX4090, H200, seen=seen)
-    assert error_of(check_devices, gpus(1)) == (
+    assert refused(check_devices, gpus(1)) == (
         'gpu(1) is NVIDIA H200 (compute capability 9.0), and this MXNet has code only for 5.0 to 8.9: '
         f'use {"gpu:0 or " if seen else ""}the revived MXNet 2 (https://github.com/smolix/mxnet) or CPU contexts '
         '(cpu:0,cpu:1)')
@@ -61,26 +62,26 @@ def test_a_gpu_that_the_wheel_has_no_code_for(machine, seen):
 @pytest.mark.parametrize('text', ['gpu:all', 'gpu:0-2', 'gpu:2,gpu:1'])
 def test_a_gpu_without_code_in_the_middle(machine, text):
     machine(V100, K80, RTX4090)
-    assert error_of(parse_devices, text) == (
+    assert refused(parse_devices, text) == (
         'gpu(1) is Tesla K80 (compute capability 3.7), and this MXNet has code only for 5.0 to 8.9: '
         'use gpu:0,gpu:2 or CPU contexts (cpu:0,cpu:1)')
     assert parse_devices('gpu:0,gpu:2') == gpus(0, 2) == try_all_gpus()
     assert [try_gpu(0), try_gpu(1), try_gpu(2)] == [mx.gpu(0), mx.cpu(1), mx.gpu(2)]
     assert devices_from(1) == gpus(0)
-    assert error_of(devices_from, 2).startswith('gpu(1) is Tesla K80')
+    assert refused(devices_from, 2).startswith('gpu(1) is Tesla K80')
 
 
 def test_gpus_that_the_environment_hides(machine, monkeypatch):
     machine(V100)
     monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '3')
-    assert error_of(check_devices, gpus(3)) == (
+    assert refused(check_devices, gpus(3)) == (
         "gpu(3) does not exist (MXNet sees 1; CUDA_VISIBLE_DEVICES='3' may hide some): use gpu:0")
 
 
 def test_mig_instances(machine):
     machine(A100_PART)
     assert try_all_gpus() == parse_devices('gpu:all') == gpus(0)
-    assert error_of(devices_from, 2) == (
+    assert refused(devices_from, 2) == (
         'gpu(1) does not exist (MXNet sees 1, a process can use only one MIG instance): use gpu:0')
 
 
@@ -94,14 +95,14 @@ def test_the_gpus_of_workers(machine):
 def test_a_gpu_that_the_revived_build_has_no_code_for(machine):
     machine(V100, H200, code_for=REVIVED)
     assert check_devices(gpus(1)) == gpus(1)
-    assert error_of(check_devices, gpus(0)) == (
+    assert refused(check_devices, gpus(0)) == (
         'gpu(0) is Tesla V100 (compute capability 7.0), and this MXNet has code only for 8.0 to 12.1: '
         'use gpu:1 or mxnet-cu112 or CPU contexts (cpu:0,cpu:1)')
 
 
 def test_a_gpu_that_no_build_has_code_for(machine):
     machine(K80)
-    assert error_of(check_devices, gpus(0)).endswith('5.0 to 8.9: use CPU contexts (cpu:0,cpu:1)')
+    assert refused(check_devices, gpus(0)).endswith('5.0 to 8.9: use CPU contexts (cpu:0,cpu:1)')
 
 
 def test_there_are_no_gpus_if_mxnet_fails_to_count_them(monkeypatch):

@@ -4,7 +4,8 @@ import subprocess
 import sys
 
 import pytest
-from machines import H200, RTX4090, V100, cpus, error_of, gpus
+from machines import H200, RTX4090, V100, cpus, gpus
+from refused import refused
 from slow import slow
 
 from gluon_mgpu.base import machine as this_machine
@@ -44,24 +45,24 @@ def test_try_gpu_skips_a_gpu_without_code(machine):
 
 
 def test_try_gpu_rejects_a_negative_number():
-    assert error_of(try_gpu, -1).startswith('device number -1: must be an integer of at least 0')
+    assert refused(try_gpu, -1).startswith('device number -1: must be an integer of at least 0')
 
 
 def test_num_gpus_returns_gpus_if_there_are_any(machine):
     machine(V100, V100)
     assert devices_from(1) == gpus(0)
     assert devices_from(2) == gpus(0, 1)
-    assert error_of(devices_from, 3) == 'gpu(2) does not exist (MXNet sees 2): use gpu:0 to gpu:1'
+    assert refused(devices_from, 3) == 'gpu(2) does not exist (MXNet sees 2): use gpu:0 to gpu:1'
 
 
 def test_num_gpus_never_falls_back_from_a_gpu_without_code(machine):
     machine(H200, H200)
-    assert error_of(devices_from, 2).startswith('gpu(0) is NVIDIA H200 (compute capability 9.0)')
+    assert refused(devices_from, 2).startswith('gpu(0) is NVIDIA H200 (compute capability 9.0)')
 
 
 @pytest.mark.parametrize('number', [0, -2, 1001, 300000])
 def test_num_gpus_rejects_invalid_numbers(number):
-    assert error_of(devices_from, number) == f'num_gpus {number}: must be an integer from 1 to 1000'
+    assert refused(devices_from, number) == f'num_gpus {number}: must be an integer from 1 to 1000'
 
 
 def test_devices_as_text():
@@ -78,14 +79,10 @@ def test_many_devices_in_words():
 # Lists as text
 
 @pytest.mark.parametrize(('text', 'expected'), [
-    ('cpu:0', [('cpu', 0)]),
-    ('cpu:1,cpu:0', [('cpu', 1), ('cpu', 0)]),
     ('cpu:0-3', [('cpu', 0), ('cpu', 1), ('cpu', 2), ('cpu', 3)]),
-    ('cpu:2-2', [('cpu', 2)]),
     (' cpu:0 , cpu:2-3 ', [('cpu', 0), ('cpu', 2), ('cpu', 3)]),
     ('cpu:999', [('cpu', 999)]),
     ('cpu:all', [('cpu', 0), ('cpu', 1), ('cpu', 2)]),
-    ('gpu:0,gpu:1', [('gpu', 0), ('gpu', 1)]),
     ('gpu:0-1', [('gpu', 0), ('gpu', 1)]),
     ('gpu:all', [('gpu', 0), ('gpu', 1)]),
     ('gpu:1,cpu:0', [('gpu', 1), ('cpu', 0)]),
@@ -101,7 +98,7 @@ def test_lists(machine, monkeypatch, text, expected):
     'cpu: 0', 'cpu(0)', 'CPU:0', 'tpu:0', 'cuda:0', 'cpu:0 cpu:1', 'cpu:0;cpu:1', 'cpu:\u0663', 'cpu:1000',
     'cpu:0-999999999', 'cpu:3-1'])
 def test_text_that_is_not_a_list(text):
-    line = error_of(parse_devices, text)
+    line = refused(parse_devices, text)
     assert line.endswith("names no device: write a list such as 'gpu:0,gpu:1', 'cpu:0-3' or 'gpu:all', "
                          'with numbers up to 999')
     assert repr(text.split(',')[-1].strip()) in line
@@ -109,7 +106,7 @@ def test_text_that_is_not_a_list(text):
 
 def test_all_gpus_of_a_machine_without_gpus(machine):
     machine()
-    assert error_of(parse_devices, 'gpu:all') == "'gpu:all' names no device (no NVIDIA GPU found): use 'cpu:all'"
+    assert refused(parse_devices, 'gpu:all') == "'gpu:all' names no device (no NVIDIA GPU found): use 'cpu:all'"
 
 
 # Checks
@@ -120,21 +117,21 @@ def test_checked_devices_are_a_new_list(devices):
 
 
 def test_no_devices():
-    assert error_of(check_devices, []) == "the list of devices is empty: name at least one, such as 'cpu:0'"
+    assert refused(check_devices, []) == "the list of devices is empty: name at least one, such as 'cpu:0'"
 
 
 @pytest.mark.parametrize('text', [None, 5, ['cpu:0'], b'cpu:0'], ids=str)
 def test_devices_that_are_no_text(text):
-    assert error_of(parse_devices, text) == f"{text!r} is not text: write a list such as 'cpu:0,cpu:1'"
+    assert refused(parse_devices, text) == f"{text!r} is not text: write a list such as 'cpu:0,cpu:1'"
 
 
 @pytest.mark.parametrize('device', ['cpu:0', 0, None, mx.cpu_pinned(0)], ids=str)
 def test_something_that_is_not_a_device(device):
-    assert error_of(check_devices, [device]).startswith(f'{device!r} is not a device: ')
+    assert refused(check_devices, [device]).startswith(f'{device!r} is not a device: ')
 
 
 def test_negative_number():
-    assert error_of(check_devices, cpus(0, -1)) == 'cpu(-1) has a negative number: devices are numbered from 0'
+    assert refused(check_devices, cpus(0, -1)) == 'cpu(-1) has a negative number: devices are numbered from 0'
 
 
 @pytest.mark.parametrize(('text', 'twice'), [
@@ -145,14 +142,14 @@ def test_negative_number():
     ('cpu:0-99,cpu:7', '[cpu(0), ..., cpu(7)] lists cpu(7)')])
 def test_duplicates(machine, text, twice):
     machine(V100, V100)
-    assert error_of(parse_devices, text) == f'{twice} twice: list each device once'
+    assert refused(parse_devices, text) == f'{twice} twice: list each device once'
 
 
 def test_several_omp_threads_on_several_cpu_contexts(machine, monkeypatch):
     machine(V100, V100)
     monkeypatch.setattr(module, 'omp_threads', lambda: 2)
     monkeypatch.setattr(mx, '__version__', '1.9.1')
-    assert error_of(check_devices, cpus(0, 1)).startswith('2 threads of OpenMP with 2 CPU contexts hang in OpenBLAS')
+    assert refused(check_devices, cpus(0, 1)).startswith('2 threads of OpenMP with 2 CPU contexts hang in OpenBLAS')
     for valid in (cpus(0), gpus(0, 1), [*gpus(0, 1), mx.cpu(0)]):
         assert check_devices(valid) == valid
     monkeypatch.setattr(mx, '__version__', '2.0.0')
@@ -176,4 +173,4 @@ def test_openmp_loaded_first_by_another_library(first, works):
     assert works == (threads == 1)
     assert works == (done.returncode == 0), done.stderr
     if not works:
-        assert f'ValueError: {threads} threads of OpenMP with 2 CPU contexts hang' in done.stderr
+        assert f'Error: {threads} threads of OpenMP with 2 CPU contexts hang' in done.stderr

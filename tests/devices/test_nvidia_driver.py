@@ -84,8 +84,7 @@ def test_no_driver(install):
 
 
 @pytest.mark.parametrize(('code', 'meaning'), [
-    (3, 'not initialized'), (34, 'stub'), (100, 'no GPU'), (101, 'invalid device'), (802, 'fabric manager'),
-    (803, 'reboot'), (804, 'compatibility'), (999, 'unknown error'), (12345, 'CUresult')])
+    (100, 'no GPU'), (803, 'reboot'), (12345, 'CUresult')])
 def test_cuinit_fails(install, code, meaning):
     install(FakeCuda(GPUS, cuInit=code))
     gpus, version, reason = ask_driver()
@@ -133,9 +132,8 @@ def test_hint_at_hidden_gpus(install, monkeypatch, cuda):
 
 
 @pytest.mark.parametrize(('capability', 'wheel', 'revived'), [
-    ((3, 7), False, False), ((5, 0), True, False), ((7, 5), True, False), ((8, 0), True, True),
-    ((8, 9), True, True), ((9, 0), False, True), ((12, 0), False, True), ((12, 1), False, True),
-    ((13, 0), False, False)])
+    ((3, 7), False, False), ((5, 0), True, False), ((7, 5), True, False), ((8, 0), True, True), ((8, 9), True, True),
+    ((9, 0), False, True), ((12, 1), False, True), ((13, 0), False, False)])
 def test_builds_with_code(capability, wheel, revived):
     builds = Gpu(0, 'x', capability, 0).builds()
     assert ('mxnet-cu112' in builds) is wheel
@@ -199,8 +197,7 @@ NAMES = ('from gluon_mgpu.devices.nvidia_driver import ask_driver\n'
 
 
 @pytest.mark.parametrize(('visible', 'numbers'), [
-    (None, [0, 1, 2]), ('0,1,2', [0, 1, 2]), ('2,0', [2, 0]), ('1', [1]), ('0,2,-1,1', [0, 2]), ('-1', []), ('', []),
-    ('0,7,1', [0]), ('GPU-9d8e', [2]), (f'GPU-{V100.uuid},0', [1, 0]), ('GPU-1a', []), ('2,none', [2])])
+    (None, [0, 1, 2]), ('2,0', [2, 0]), ('0,7,1', [0]), ('', []), (f'GPU-{V100.uuid},0', [1, 0])])
 def test_the_numbers_are_those_of_the_visible_gpus(stub, visible, numbers):
     """In the stub as in NVIDIA's documentation, gpu(i) is the i-th visible GPU, not the driver's i-th."""
     environment = {} if visible is None else {'CUDA_VISIBLE_DEVICES': visible}

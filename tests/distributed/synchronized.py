@@ -13,7 +13,7 @@ from gluon_mgpu.parallel.accumulation import concise_in_parts
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 from gluon_mgpu.parallel.sync_batch_norm.train_batch import train_batch_synchronized
 from gluon_mgpu.parallel.workers import Workers
-from gluon_mgpu.training.parameters import by_name
+from gluon_mgpu.training.parameters import parameters_by_name
 
 # Network, rows of ten batches, parts of a batch. At first, only one worker has a row. Of a part, possibly none has
 CASES = {'small': (small_net, (1, 64, 5, 2, 32, 3, 7, 4, 33, 16), 1),
@@ -56,7 +56,7 @@ def trained(case, devices, workers=None, order=lambda n: range(n)):
         y = np.array(y, dtype='int32') if len(y) else np.empty(0, dtype='int32')
         step(X, y, trained_net, loss, trainer, devices, 64)
     npx.waitall()
-    return {name: param.data(devices[0]).asnumpy() for name, param in by_name(net).items()}
+    return {name: param.data(devices[0]).asnumpy() for name, param in parameters_by_name(net).items()}
 
 
 if __name__ == '__main__':

@@ -3,8 +3,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from slow import slow
 
 HERE = Path(__file__).parent
+LIMIT = {'GLUON_MGPU_EXCHANGE_TIMEOUT': '5'}
 
 
 @pytest.mark.parametrize('make, name, status, words', [
@@ -22,12 +24,14 @@ def test_check(job, make, name, status, words):
     assert ('cpu(0) of worker 1' in run.text) == status
 
 
-@pytest.mark.parametrize('make, name, words', [
-    ('make_synchronized', 'train_synchronized_or_fail', "KeyError: 'after the exchange'"),
-    ('make', 'train_or_fail', 'check: worker 1 has waited 5 s for the others in the end of a step (after KeyError')])
-def test_the_step_fails_on_one_worker(job, make, name, words):
+@pytest.mark.parametrize('make, name, settings, words', [
+    ('make_synchronized', 'train_synchronized_or_fail', LIMIT, "KeyError: 'after the exchange'"),
+    ('make', 'train_or_fail', LIMIT, 'worker 1 has waited 5 s for the others in the end of a step (after KeyError'),
+    slow('make', 'train_or_fail', {}, 'check: worker 1 has waited 60 s for the others')])
+def test_the_step_fails_on_one_worker(job, make, name, settings, words):
     path = ':'.join(str(place) for place in (HERE, HERE.parent, HERE.parents[1]))
     with job(2, sys.executable, '-m', 'gluon_mgpu', 'check', f'checked:{make}', f'checked:{name}', '--horovod',
-             PYTHONPATH=path, GLUON_MGPU_EXCHANGE_TIMEOUT='5') as run:
-        assert run.end(timeout=60) != 0, run.text
+             PYTHONPATH=path, **settings) as run:
+        assert run.end(timeout=90) != 0, run.text
     assert words in run.text, run.text
+    assert name != 'train_or_fail' or "check: the step fails on worker 1 after KeyError: 'before" in run.text, run.text

@@ -10,11 +10,28 @@ from history_csv import history
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.checkpoints.run_folder import checkpoints
 
+# The chapter's command, but each step takes 0.1 s longer, so that something can happen before the end. Jobs in the
+# background of a shell script ignore Ctrl-C, so it sets its handler again
+SLOW_STEPS = ('import signal, sys, time\n'
+              'from gluon_mgpu import scratch\n'
+              'signal.signal(signal.SIGINT, signal.default_int_handler)\n'
+              'batch = scratch.train_batch\n'
+              'scratch.train_batch = lambda *args: (time.sleep(0.1), batch(*args))[1]\n'
+              'sys.exit(scratch.main(sys.argv[1:]))')
+
 
 def run(command: list, timeout: float = 120, **options) -> subprocess.CompletedProcess:
     """Run a program and wait for it."""
     return subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False,
                           timeout=timeout, **options)
+
+
+def start(command: list, line: str) -> subprocess.Popen:
+    """Start a program; return when it has printed a line with this beginning."""
+    process = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               text=True)
+    assert any(printed.startswith(line) for printed in process.stdout)
+    return process
 
 
 def outcome(folder: Path) -> tuple:

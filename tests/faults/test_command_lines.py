@@ -77,7 +77,7 @@ OTHER_PROGRAMS = {
                "run --out ''", 'run --out model', 'run --out missing/model.onnx', 'run --out empty', 'run word'],
     'timeline': ['', 'missing', 'file', 'empty', "file --out ''"],
     'scaling': ['--unknown', '--devices cpu:x', '--devices gpu:0', '--epochs 0'],
-    'allreduce_cost': ['--unknown', '--devices cpu:x', '--devices cpu:0', '--devices gpu:0'],
+    'allreduce_cost': ['--unknown', '--devices cpu:x', '--devices cpu:0', '--devices gpu:0', '--out-dir taken'],
 }
 LINES = [(program, line) for program in ('scratch', 'concise') for line in (*BOTH_CHAPTERS, *ONE_CHAPTER[program])]
 LINES += [(program, line) for program, lines in OTHER_PROGRAMS.items() for line in lines]

@@ -1,14 +1,17 @@
 """A run that is killed at any moment resumes with the same command and gives the same results."""
+import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import own_loop
 import pytest
-from runs import outcome, run
+from runs import SLOW_STEPS, outcome, run, start
 
 from gluon_mgpu import scratch
 from gluon_mgpu.checkpoints.run_folder import checkpoints
@@ -19,8 +22,25 @@ SLOW_DISK = ('import os, sys, time; fsync = os.fsync; os.fsync = lambda file: (t
              'from gluon_mgpu import scratch; sys.exit(scratch.main(sys.argv[1:]))')
 
 
-def test_a_killed_run_resumes_with_equal_results(scratch_command, tmp_path, count):
-    flags = [*scratch_command[3:], '--num-epochs', '2', '--checkpoint-every', '3', '--out-dir']
+def copy_newest(folder):
+    """As a backup that claims to be of a later step; each resume would begin there again."""
+    newest, *_ = checkpoints(folder)
+    shutil.copy(newest, folder / 'checkpoint-00000099.safetensors')
+
+
+def keep_only_best(folder):
+    newest, *older = checkpoints(folder)
+    newest.write_bytes(b'damaged')
+    for path in older:
+        path.unlink()
+
+
+@pytest.mark.parametrize('meanwhile, words', [
+    (lambda folder: None, 'resuming from {}/checkpoint-00000012'),
+    (copy_newest, '{}/checkpoint-00000099.safetensors: renamed, its content is of step 12; skipped'),
+    (keep_only_best, 'resuming from {}/best.safetensors')], ids=['nothing', 'a copy', 'only the best'])
+def test_a_killed_run_resumes_with_equal_results(meanwhile, words, scratch_command, tmp_path, count, capsys):
+    flags = [*scratch_command[3:], '--num-epochs', '2', '--checkpoint-every', '3', '--keep-best', '--out-dir']
     assert scratch.main([*flags, str(tmp_path / 'whole')]) == 0
     code = ('import os, sys\n'
             'from gluon_mgpu import scratch\n'
@@ -28,27 +48,48 @@ def test_a_killed_run_resumes_with_equal_results(scratch_command, tmp_path, coun
             'scratch.train_batch = lambda *args: batch(*args) if next(steps) < 12 else os.kill(os.getpid(), 9)\n'
             'scratch.main(sys.argv[1:])')
     assert run([sys.executable, '-c', code, *flags, tmp_path / 'run']).returncode == -signal.SIGKILL
+    meanwhile(tmp_path / 'run')
     assert scratch.main([*flags, str(tmp_path / 'run'), '--resume', 'auto']) == 0
+    assert words.format(tmp_path / 'run') in ''.join(capsys.readouterr())
+    (tmp_path / 'run/checkpoint-00000099.safetensors').unlink(missing_ok=True)
     assert outcome(tmp_path / 'run') == outcome(tmp_path / 'whole')
     count('SIGKILL after 12 steps: resumed with equal results')
 
 
+@pytest.mark.filterwarnings('ignore:frozen.weight has no values yet')
+def test_a_killed_loop_of_ones_own(tmp_path, count):
+    """While it lives, another process cannot use its folder; then it resumes from its newest checkpoint only."""
+    out, whole = tmp_path / 'run', tmp_path / 'whole'
+    for folder in (out, whole):
+        folder.mkdir()
+    own_loop.train(whole)
+    with subprocess.Popen([sys.executable, own_loop.__file__, out, str(2 * own_loop.NUM_BATCHES + 1)],
+                          stderr=subprocess.DEVNULL) as process:
+        assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
+        for resume in (0, None):
+            with pytest.raises(ValueError, match='run is in use by another run: wait until it ends, or use another'):
+                own_loop.train(out, resume)
+        process.kill()
+    with pytest.raises(ValueError, match='checkpoint-00000006.safetensors would be lost: resume from it, or move it'):
+        own_loop.train(out, resume=1)
+    assert len(checkpoints(out)) == 2
+    own_loop.train(out, resume=0)
+    assert outcome(out) == outcome(whole)
+    count("SIGKILL of a loop of one's own: resumed with equal results")
+
+
 @pytest.mark.slow
 def test_sigkill_at_any_moment(scratch_command, uninterrupted, duration, tmp_path, long, count, seed):
-    flags = ['--checkpoint-every', '3', '--resume', 'auto']
+    flags = [*scratch_command[3:], '--checkpoint-every', '3', '--resume', 'auto', '--out-dir']
 
     def kill_and_resume(i):
-        rng, out, slow = random.Random(f'{seed} {i}'), tmp_path / str(i), i % 2 == 1
-        command = [*scratch_command, *flags, '--out-dir', str(out)]
-        killed = [sys.executable, '-c', SLOW_DISK, *command[3:]] if slow else command
-        with subprocess.Popen(killed, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-            if slow:  # while one of the first six checkpoints is being written
-                wait_for_unfinished_files(out, process, rng.randint(1, 6))
-            else:
-                time.sleep(rng.uniform(0.3, 1) * duration)
+        out = tmp_path / str(i)
+        with subprocess.Popen([sys.executable, '-c', SLOW_DISK, *flags, str(out)], stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL) as process:
+            time.sleep(random.Random(f'{seed} {i}').uniform(0.3, 1.5) * duration)
             process.kill()
         writing = bool(list(out.glob('*.part')))
-        return out, writing, run(command)
+        return out, writing, run([*scratch_command[:3], *flags, out])
 
     with ThreadPoolExecutor(2) as pool:
         for out, writing, done in pool.map(kill_and_resume, range(50 if long else 2)):
@@ -59,36 +100,15 @@ def test_sigkill_at_any_moment(scratch_command, uninterrupted, duration, tmp_pat
                   'SIGKILL at a random moment: resumed with equal results')
 
 
-def wait_for_unfinished_files(folder, process, number):
-    """Wait until the `number`-th checkpoint is being written."""
-    seen = set()
-    while process.poll() is None:
-        for path in folder.glob('checkpoint-*.part') if folder.is_dir() else ():
-            seen.add(path.name)
-        if len(seen) >= number:
-            return
-        time.sleep(0.005)
-
-
 @pytest.mark.slow
 def test_the_first_signal_stops_the_run_cleanly(scratch_command, uninterrupted, tmp_path, long, count):
     """The run prints a command that resumes it with equal results."""
-    # Each step takes 0.1 s longer, so that the signal comes before the end. Jobs in the background of a shell script
-    # ignore Ctrl-C, so the program sets its handler again
-    code = ('import signal, sys, time\n'
-            'from gluon_mgpu import scratch\n'
-            'signal.signal(signal.SIGINT, signal.default_int_handler)\n'
-            'batch = scratch.train_batch\n'
-            'scratch.train_batch = lambda *args: (time.sleep(0.1), batch(*args))[1]\n'
-            'sys.exit(scratch.main(sys.argv[1:]))')
     for number in (signal.SIGTERM, signal.SIGINT) if long else (signal.SIGTERM,):
         out = tmp_path / number.name
-        command = [sys.executable, '-c', code, *scratch_command[3:], '--out-dir', str(out)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-            for line in process.stdout:
-                if line.startswith('epoch 1/'):
-                    process.send_signal(number)
-            err = process.stderr.read()
+        command = [sys.executable, '-c', SLOW_STEPS, *scratch_command[3:], '--out-dir', out]
+        with start(command, 'epoch 1/') as process:
+            process.send_signal(number)
+            _, err = process.communicate()
         assert process.returncode == 128 + number, err
         assert 'Traceback' not in err
         found = re.fullmatch(r'scratch: stopped (in epoch \d+ after \d+ batches|after epoch \d+); resume with: python '
@@ -113,9 +133,8 @@ def test_the_second_signal_ends_the_run_immediately(scratch_command, tmp_path, c
             '    [libc.usleep(10**6) for _ in range(60)]\n'
             'scratch.train_batch = stuck\n'
             'sys.exit(scratch.main(sys.argv[1:]))')
-    command = [sys.executable, '-c', code, *scratch_command[3:], '--out-dir', str(tmp_path / 'run')]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert any(line == 'stuck\n' for line in process.stdout)
+    command = [sys.executable, '-c', code, *scratch_command[3:], '--out-dir', tmp_path / 'run']
+    with start(command, 'stuck') as process:
         for _ in range(2):  # launchers may send a signal twice
             process.send_signal(signal.SIGTERM)
             time.sleep(0.02)
@@ -142,9 +161,8 @@ def test_a_signal_interrupts_evaluation(scratch_command, uninterrupted, tmp_path
             'scratch.evaluate_accuracy_gpus = lambda net, its, *args, **kw: evaluate(net, slowly(its), *args, **kw)\n'
             'sys.exit(scratch.main(sys.argv[1:]))')
     out = tmp_path / 'run'
-    command = [sys.executable, '-c', code, *scratch_command[3:], '--out-dir', str(out)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert any(line == 'evaluating\n' for line in process.stdout)
+    command = [sys.executable, '-c', code, *scratch_command[3:], '--out-dir', out]
+    with start(command, 'evaluating') as process:
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 143
         assert 'epoch 1 after 8 batches; resume with: ' in process.stderr.read()

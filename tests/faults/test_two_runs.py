@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from runs import outcome, run
+from runs import SLOW_STEPS, outcome, run, start
 
 pytestmark = pytest.mark.slow
 
@@ -13,19 +13,13 @@ pytestmark = pytest.mark.slow
 def test_the_second_run_ends(scratch_command, uninterrupted, tmp_path, count):
     out = tmp_path / 'run'
     command = [*scratch_command, '--out-dir', str(out)]
-    # Each step of the first takes 0.1 s longer, so that it is stopped before its end
-    slow = ('import sys, time\nfrom gluon_mgpu import scratch\nbatch = scratch.train_batch\n'
-            'scratch.train_batch = lambda *args: (time.sleep(0.1), batch(*args))[1]\n'
-            'sys.exit(scratch.main(sys.argv[1:]))')
-    with subprocess.Popen([sys.executable, '-c', slow, *command[3:]], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          text=True) as first:
-        assert any(line.startswith('epoch 1/') for line in first.stdout)
+    with start([sys.executable, '-c', SLOW_STEPS, *command[3:]], 'epoch 1/') as first:
         first.send_signal(signal.SIGSTOP)  # so that it does not end before the second starts
         second = run([*command, '--resume', 'auto'])
         first.send_signal(signal.SIGCONT)
         assert second.returncode == 2, second.stderr
-        assert second.stderr == (f'scratch: {out} is in use by another run: wait until it ends, or give another '
-                                 '--out-dir\n')
+        assert second.stderr == (f'scratch: {out} is in use by another run: wait until it ends, or use another '
+                                 'folder\n')
         assert first.wait(120) == 0, first.stderr.read()
     assert outcome(out) == uninterrupted
     count('a second run in the folder: rejected')

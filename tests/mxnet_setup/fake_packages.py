@@ -12,11 +12,6 @@ class gluon:
 
 class npx:
     set_np = str
-
-class util:
-    set_np_shape = str
-    class _NumpyArrayScope:
-        def __init__(self, active): pass
 """
 NUMPY = '__version__ = "1.26.4"\n'
 CAUGHT = """

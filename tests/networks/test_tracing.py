@@ -1,7 +1,8 @@
 """Tests of tracing a block, for synchronized batch norm: arguments, outputs, and blocks that cannot be traced."""
 import pytest
 
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, gluon, mx, np
+from gluon_mgpu import SyncBatchNorm
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, mx, np
 from gluon_mgpu.networks.graph_operators import operators_of
 from gluon_mgpu.networks.tracing import trace_block
 from gluon_mgpu.programs.onnx.graph import semantics_of
@@ -81,3 +82,18 @@ def test_an_unused_layer_of_unknown_shape_is_an_error(devices):
     net.unused.weight.shape = (2, 4)
     net.initialize(ctx=devices, force_reinit=True)
     trace_block(net, (X,))
+
+
+@pytest.mark.parametrize('active', [True, False])
+def test_a_network_with_inputs_of_a_wrong_shape(active, devices):
+    """Hybridized or not, it can be called afterwards."""
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(3, in_units=4), gluon.nn.BatchNorm())
+    net.initialize(ctx=devices)
+    net.hybridize(active)
+    synchronized = SyncBatchNorm(net)
+    with autograd.record():
+        with pytest.raises(ValueError, match=r'^HybridSequential cannot be traced \(.*\): pass inputs that fit'):
+            synchronized.forward([np.ones((5, 3), ctx=devices[0])])
+        assert synchronized.forward([np.ones((5, 4), ctx=devices[0])])[0].shape == (5, 3)
+    assert net._active is active

@@ -88,7 +88,7 @@ def run_folder(folder, devices, accuracies, **settings):
     (folder / 'config.json').write_text(json.dumps(config))
     run = Run(len(accuracies), quiet=True)
     run.history = [EpochResult(i + 1, 2.0 + i, 1.0, acc, 100.0) for i, acc in enumerate(accuracies)]
-    write_history(run.history, folder / 'history.csv')
+    write_history(run.history, folder / 'history.csv', 'validation' if settings.get('validation_size') else 'test')
     return str(folder)
 
 
@@ -116,6 +116,29 @@ def test_runs_are_named_by_what_differs(tmp_path, figures, monkeypatch):
     axes, = figures[0].axes
     assert [line.get_label() for line in axes.lines] == [
         f'scratch, cpu(0), lr {name}: 2.0 s per epoch' for name in ('0.1', '0.2 in b', '0.2 in c')]
+
+
+def test_runs_of_loops_of_ones_own(tmp_path, figures, monkeypatch):
+    """Their folders have no config.json."""
+    monkeypatch.chdir(tmp_path)
+    runs = [run_folder(Path(name), ['cpu(0)'], [0.5]) for name in ('theirs', 'mine', 'other')]
+    for folder in runs[1:]:
+        Path(folder, 'config.json').unlink()
+    for chosen in (runs, runs[1:]):
+        plot.compare_runs(chosen, tmp_path / 'a.png')
+    assert [line.get_label() for line in figures[0].axes[0].lines] == [
+        f'{name}: 2.0 s per epoch' for name in ('scratch, cpu(0)', 'mine', 'other')]
+    assert [figure.axes[0].get_title() for figure in figures] == [
+        'Accuracy on glyphs, other data', 'Accuracy on other data']
+
+
+def test_runs_that_were_evaluated_on_other_images(tmp_path, figures):
+    runs = [run_folder(tmp_path / str(size), ['cpu(0)'], [0.5], validation_size=size) for size in (None, 100)]
+    for folders, words in ((runs, 'test or validation'), (runs[:1], 'test'), (runs[1:], 'validation')):
+        plot.compare_runs(folders, tmp_path / 'two.png')
+        assert figures[-1].axes[0].get_ylabel() == f'{words} accuracy (share)'
+    assert [line.get_label() for line in figures[0].axes[0].lines] == [
+        f'scratch, cpu(0), validation_size {size}: 2.0 s per epoch' for size in ('none', 100)]
 
 
 def test_long_names_of_folders_and_dollar_signs(tmp_path, figures):

@@ -9,6 +9,7 @@ import pytest
 
 import gluon_mgpu as d2l
 from gluon_mgpu import concise, scratch
+from gluon_mgpu.base.text import counted
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np
 from gluon_mgpu.networks.hybridized import hybridized
 from gluon_mgpu.parallel import split
@@ -184,18 +185,54 @@ def test_different_numbers_of_rows(function, arguments, rows, devices):
     assert line == f'arrays of {rows} rows: those of a batch must have the same number'
 
 
-@pytest.mark.parametrize('batch_axis', [0, 1, 2])
+SHAPES_AND_AXES = [(shape, axis) for shape in ((6,), (6, 1), (4, 6), (3, 4, 6))
+                   for axis in range(-len(shape), len(shape))]
+
+
+def arrays_of_all_kinds(shape):
+    """Return the same numbers as arrays of NumPy and MXNet, and of CSR if they have two axes."""
+    whole = numpy.arange(numpy.prod(shape), dtype='float32').reshape(shape)
+    csr = [mx.nd.sparse.csr_matrix(whole)] if whole.ndim == 2 else []
+    return [whole, np.array(whole), mx.nd.array(whole), *csr]
+
+
 @pytest.mark.parametrize('even_split', [True, False])
-def test_the_arguments_of_gluons_function(batch_axis, even_split, devices):
-    """So that a program can replace its import of it."""
-    X = np.arange(6 * 4 * 2).reshape(6, 4, 2)
-    shards = split_and_load(X, ctx_list=devices[:2], batch_axis=batch_axis, even_split=even_split)
-    book = gluon.utils.split_and_load(X, devices[:2], batch_axis, even_split)
-    assert [shard.tolist() for shard in shards] == [shard.tolist() for shard in book]
-    assert [shard.ctx for shard in shards] == devices[:2]
-    if even_split:
-        line = error_line(split_and_load, X, devices[:1] * 7, batch_axis, even_split)
-        assert line == f'cannot split {X.shape[batch_axis]} rows over 7 devices evenly: leave even_split out'
+@pytest.mark.parametrize('k', [1, 2, 3])
+@pytest.mark.parametrize('make', [np.ones] + [mx.nd.ones] * (MXNET_MAJOR < 2))
+def test_the_arguments_of_gluons_function(make, k, even_split, device_list):
+    """So that a program can replace its import of it. Gluon's makes empty shards on more devices than rows."""
+    devices = device_list(k)
+    with semantics_of(make(1)):
+        for shape, axis in SHAPES_AND_AXES:
+            whole, n = arrays_of_all_kinds(shape)[0], shape[axis]
+            if even_split and n % k:
+                line = error_line(split_and_load, whole, devices, axis, even_split)
+                assert line == f'cannot split {counted(n, "row")} over {k} devices evenly: leave even_split out'
+                continue
+            of_gluon = gluon.utils.split_and_load(whole, devices[:n], axis, even_split)
+            expected = [shard.asnumpy().tolist() for shard in of_gluon]
+            for array in arrays_of_all_kinds(shape):
+                shards = split_and_load(array, ctx_list=devices, batch_axis=axis, even_split=even_split)
+                assert [shard.asnumpy().tolist() for shard in shards] == expected
+                assert [shard.ctx for shard in shards] == devices[:min(n, k)]
+
+
+@pytest.mark.parametrize('axis', [-3, 2, 99])
+def test_an_axis_that_an_array_does_not_have(axis, devices):
+    for array in arrays_of_all_kinds((4, 6)):
+        line = error_line(split_and_load, array, devices, axis)
+        assert line == (f'batch_axis {axis}: an array of the shape (4, 6) has no such axis; name one that all arrays '
+                        'have')
+
+
+@pytest.mark.parametrize('k', [1, 2, 3])
+def test_a_negative_axis_is_that_of_each_array(k, device_list):
+    """Each has its own number of axes."""
+    X, y = np.arange(24).reshape(2, 3, 4), np.arange(4)
+    shards = split_and_load([X, (y,)], device_list(k), batch_axis=-1)
+    assert numpy.concatenate([shard.asnumpy() for shard, _ in shards], axis=2).tolist() == X.tolist()
+    assert [shard.tolist() for _, (shard,) in shards] == [shard.tolist() for shard in split_and_load(y, device_list(k))]
+    assert 'an array of the shape (4,) has no such axis' in error_line(split_and_load, [X, y], device_list(k), 1)
 
 
 @pytest.mark.parametrize('rows', [1, 2, 7])
@@ -216,8 +253,8 @@ def test_nested_lists_and_tuples_of_arrays(rows, device_list):
 
 def test_none_stays_in_each_shard(devices):
     """As the missing input of a network, such as the lengths of BERT's sequences."""
-    shards, _ = split_batch((np.arange(4), None), np.arange(4), devices[:2])
-    assert [(X.tolist(), *others) for X, *others in shards] == [([0, 1], None), ([2, 3], None)]
+    shards, _ = split_batch((np.arange(4), None, [None]), np.arange(4), devices[:2])
+    assert [(X.tolist(), *others) for X, *others in shards] == [([0, 1], None, [None]), ([2, 3], None, [None])]
 
 
 def test_several_inputs_as_in_the_book(devices):

@@ -155,7 +155,7 @@ def test_confusion_by_hand():
 def test_the_picture_marks_wrong_predictions(tmp_path, figures, monkeypatch):
     monkeypatch.setattr(predict, 'write_picture', lambda figure, path: None)  # the first test writes one
     images, labels = numpy.zeros((3, 28, 28)), numpy.array([0, 1, 1])
-    predict.draw(images, labels, numpy.array([0, 1, 0]), ('cat', 'dog'), tmp_path / 'a.png', 'two of three')
+    predict.draw_predictions(images, labels, numpy.array([0, 1, 0]), ('cat', 'dog'), tmp_path / 'a.png', 'two of three')
     left, right = figures[0].subfigs
     assert [axes.get_title() for axes in left.axes[:4]] == ['cat', 'dog', 'cat\n(is dog)', '']
     assert [axes.title.get_color() for axes in left.axes[:3]] == ['black', 'black', 'tab:red']
@@ -164,8 +164,9 @@ def test_the_picture_marks_wrong_predictions(tmp_path, figures, monkeypatch):
 
 def test_a_title_of_two_lines_is_above_the_names(tmp_path, figures):
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    predict.draw(numpy.zeros((1, 28, 28)), numpy.array([1]), numpy.array([0]), ('cat', 'dog'), tmp_path / 'a.png',
-                 'runs/mine: scratch on fashion-mnist, 10.0% of 10,000 test\nimages correct')
+    predict.draw_predictions(numpy.zeros((1, 28, 28)), numpy.array([1]), numpy.array([0]), ('cat', 'dog'),
+                             tmp_path / 'a.png',
+                             'runs/mine: scratch on fashion-mnist, 10.0% of 10,000 test\nimages correct')
     figure, = figures
     FigureCanvasAgg(figure).draw()
     title, name = (text.get_window_extent() for text in (figure._suptitle, figure.subfigs[0].axes[0].title))
@@ -190,6 +191,8 @@ def test_invalid_command_lines(runs, tmp_path, capsys, empty_picture, monkeypatc
     for flags, line in (
             ([folder, 'a.png', '--out', 'b.png'], '--out and --data-dir are for the test set: leave them out, or the'),
             ([folder, 'a.png', '--data-dir', 'data'], '--out and --data-dir are for the test set'),
+            ([folder, '--data-dir', '/x'], '--data-dir /x: no such folder; name one that contains mnist/'),
+            ([folder, '--data-dir', folder], f'--data-dir {folder}/mnist: train-images-idx3-ubyte.gz, '),
             ([folder, '--out', 'missing/b.png'], 'missing/b.png cannot be written: ')):
         assert predict.main([str(flag) for flag in flags]) == 2
         out, err = capsys.readouterr()

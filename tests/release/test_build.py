@@ -1,4 +1,4 @@
-"""Contents of the wheel and the source archive; the wheel's files alone can train in another folder."""
+"""Contents of the wheel and the source archive. `make test-wheel` trains with the wheel in an empty environment."""
 import json
 import os
 import re
@@ -9,9 +9,7 @@ import zipfile
 from email.parser import Parser
 from pathlib import Path
 
-import idx_files
 import pytest
-from test_examples import complaints
 
 import gluon_mgpu
 
@@ -57,9 +55,6 @@ def test_the_wheel_holds_the_package_and_nothing_else(installed):
 @pytest.mark.slow
 def test_the_metadata_of_the_wheel(installed):
     metadata = Parser().parsestr((installed / f'{NAME}.dist-info/METADATA').read_text())
-    assert metadata['Version'] == gluon_mgpu.__version__
-    assert metadata['License-Expression'] == 'Apache-2.0'
-    assert metadata['Requires-Python'] == '>=3.10'
     assert {'cpu', 'cu112', 'mxnet2', 'test'} <= set(metadata.get_all('Provides-Extra'))
     assert not any('mxnet' in r and 'extra' not in r for r in metadata.get_all('Requires-Dist'))  # the user chooses one
 
@@ -98,39 +93,8 @@ def test_the_source_archive_holds_everything_needed_for_development(built):
         names = [name.partition('/')[2] for name in archive.getnames()]
     assert not [name for name in names if UNWANTED.search(name)]
     listed = subprocess.run(['sh', '-c', 'git ls-files'], cwd=REPO, text=True, capture_output=True, check=False)
-    if listed.returncode:  # in an unpacked archive, or without git
-        listed.stdout = 'LICENSE\nMakefile\npyproject.toml\nREADME.md\ntests/conftest.py\ntools/make_venv.sh\n'
+    if listed.returncode:
+        pytest.skip('needs git and a checkout')
     expected = {name for name in listed.stdout.splitlines() if not UNWANTED.search(name) and (REPO / name).exists()}
     assert expected <= set(names)
     assert 'PKG-INFO' in names
-
-
-def run(installed, folder, *command):
-    """Run Python in `folder`, which finds the package in `installed` first."""
-    environment = {**os.environ, 'PYTHONPATH': str(installed)}
-    return subprocess.run([sys.executable, *map(str, command)], cwd=folder, env=environment, text=True,
-                          capture_output=True, timeout=120)
-
-
-@pytest.mark.slow
-def test_the_wheel_trains_in_another_folder(installed, tmp_path):
-    idx_files.write(tmp_path / 'data/mnist', idx_files.dataset(96, 32))
-    done = run(installed, tmp_path, '-m', 'gluon_mgpu.scratch', '--devices', 'cpu:0,cpu:1', '--dataset', 'mnist',
-               '--data-dir', 'data', '--num-epochs', 1, '--batch-size', 32, '--out-dir', 'run', '--quiet')
-    assert (done.returncode, complaints(done.stderr)) == (0, []), done.stderr
-    assert done.stdout.startswith('test acc: ')
-    assert len((tmp_path / 'run/history.csv').read_text().splitlines()) == 2
-    assert (tmp_path / 'run/accuracy.png').stat().st_size > 1000
-
-
-def test_the_remedies_work_without_a_checkout(installed, tmp_path):
-    """They use neither make nor '.[cpu]', which exist only in a checkout."""
-    code = ('import gluon_mgpu, sys; print(gluon_mgpu.__file__)\nsys.prefix = "/a b"\n'
-            'from gluon_mgpu.mxnet_setup import installation as i\n'
-            'print(i._pip("cpu"), i._pip("cu112"), sep="\\n")')
-    done = run(installed, tmp_path, '-c', code)
-    assert done.returncode == 0, done.stderr
-    where, cpu, cu112 = done.stdout.splitlines()
-    assert where == str(installed / 'gluon_mgpu/__init__.py')
-    assert cpu == 'pip install --no-deps mxnet==1.9.1'
-    assert cu112.startswith('pip install --no-deps mxnet-cu112==1.9.1 nvidia-cublas-cu11==')

@@ -26,15 +26,6 @@ def test_the_version():
     assert 'version =' not in text('pyproject.toml').replace('target-version =', '')  # hatch reads __init__.py
 
 
-def test_the_changelog_leads_to_public_names():
-    since_3, _, since_2 = text('CHANGELOG.md').partition('### Old and new names')
-    gone = {name for old in re.findall(r'^\| `(.*)` \| .* \|$', since_3, re.M) for name in re.findall(r'\w+', old)}
-    rows = re.findall(r'^\| `(.*) \| (`\w+`.*) \|$', since_2.partition('| old command')[0], re.M)
-    names = {name for _, new in rows for name in re.findall(r'`(\w+)`', new)}
-    assert len(rows) > 15 and names - gone <= {*gluon_mgpu.__all__}
-    assert {'data_parallel', 'Trainer', 'trainable'} <= gone - {*gluon_mgpu.__all__}
-
-
 def test_every_requirement_has_a_lowest_version():
     """Otherwise, `make test-oldest` would install versions that are ten years old."""
     try:
@@ -72,14 +63,6 @@ def test_the_packages_of_a_minimal_system():
         arm64, x86 = re.findall(rf"^  {name}='(.*)'", text('tools/make_venv.sh'), re.M)
         assert re.search(rf'^    sudo {command} {x86}  ', text('README.md'), re.M)
         assert f'`sudo {command} {arm64}`' in text('docs/devices.md')
-
-
-def test_scripts_have_the_line_ends_of_linux_in_every_checkout():
-    done = subprocess.run(['sh', '-c', 'git check-attr eol Makefile tools/make_venv.sh'], cwd=REPO, text=True,
-                          capture_output=True, check=False)
-    if done.returncode:
-        pytest.skip('needs git and a checkout')
-    assert done.stdout == 'Makefile: eol: lf\ntools/make_venv.sh: eol: lf\n'
 
 
 def test_a_container_leaves_its_results_and_data_outside():

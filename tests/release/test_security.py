@@ -1,9 +1,6 @@
 """The package calls nothing that lets an untrusted file run code, as .github/SECURITY.md promises."""
 import ast
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,26 +18,25 @@ ALLOWED = {('gluon_mgpu/distributed/horovod_workers.py', 'allgather_object'),
 
 
 def dangerous(source: str) -> list[str]:
-    """Return the names of all dangerous modules and functions that a source imports or calls."""
-    found = []
+    """Return the names of all dangerous modules and functions that a source imports or uses."""
+    found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            names = [alias.name for alias in node.names] + [getattr(node, 'module', None) or '']
-            found += [name for name in names if name.split('.')[0] in MODULES]
-        elif isinstance(node, ast.Call):
-            name = getattr(node.func, 'attr', getattr(node.func, 'id', ''))
-            owner = getattr(node.func, 'value', None)
-            owner = getattr(owner, 'attr', getattr(owner, 'id', ''))
-            if name in CALLS or (name == 'load' and owner in LOADERS):
-                found.append(name)
-            found += [k.arg for k in node.keywords if k.arg == 'allow_pickle']
-        elif isinstance(node, ast.Attribute) and node.attr in CALLS:
-            found.append(node.attr)
-    return sorted(set(found))
+            names = [getattr(node, 'module', None) or '', *(alias.name for alias in node.names)]
+            found |= {name.split('.')[0] for name in names} & MODULES
+        elif isinstance(node, ast.Attribute):
+            owner = getattr(node.value, 'attr', getattr(node.value, 'id', ''))
+            if node.attr in CALLS or (node.attr == 'load' and owner in LOADERS):
+                found.add(node.attr)
+        elif isinstance(node, ast.Name):
+            found |= {node.id} & CALLS
+        elif isinstance(node, ast.keyword):
+            found |= {node.arg} & {'allow_pickle'}
+    return sorted(found)
 
 
 @pytest.mark.parametrize(('source', 'name'), [
-    ('import pickle', 'pickle'), ('from cloudpickle import loads', 'cloudpickle'), ('import a, dill.x', 'dill.x'),
+    ('import pickle', 'pickle'), ('from cloudpickle import loads', 'cloudpickle'), ('import a, dill.x', 'dill'),
     ('trainer.load_states("f")', 'load_states'), ('f = trainer.load_states', 'load_states'),
     ('mx.nd.load("f")', 'load'), ('npx.load("f")', 'load'), ('np.load("f")', 'load'), ('mx.library.load("f")', 'load'),
     ('net.load_parameters("f")', 'load_parameters'), ('gluon.SymbolBlock.imports("f", ["x"])', 'imports'),
@@ -67,15 +63,3 @@ def test_functions_named_in_security_md_are_searched_for():
                                                             section)}
     named -= {'image', 'recordio', 'so'}  # modules, whose functions are searched for, and libmxnet.so
     assert named and named <= CALLS | {'load'}
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.version_info < (3, 11), reason='Python before 3.11 does not know the variable')
-def test_code_in_the_current_folder_runs_only_without_the_variable_of_security_md(tmp_path):
-    (tmp_path / 'csv.py').write_text('print("foreign code")')
-    page = (REPO / '.github/SECURITY.md').read_text()
-    assert '`gluon-mgpu`' in page and '`PYTHONSAFEPATH=1`' in page
-    for value in ('', '1'):
-        done = subprocess.run([sys.executable, '-m', 'gluon_mgpu', 'plot', '.'], cwd=tmp_path, text=True,
-                              capture_output=True, env={**os.environ, 'PYTHONSAFEPATH': value, 'PYTHONPATH': str(REPO)})
-        assert done.returncode == 2 and ('foreign code' in done.stdout) == (not value)

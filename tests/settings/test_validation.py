@@ -81,7 +81,7 @@ def test_it_trains_as_on_fewer_rows(chapter, k, train, device_list, capsys, monk
     last = history('few')[-1]['test_acc']
     assert line == f'test acc: {last} on 20 test images, after the last epoch'
     assert 'test acc' not in '\n'.join(lines[:-1])
-    monkeypatch.setattr(predict, 'draw', lambda *args: None)
+    monkeypatch.setattr(predict, 'draw_predictions', lambda *args: None)
     for folder in 'held', 'few':
         assert predict.main([folder]) == 0
         assert capsys.readouterr().out.startswith(f'test acc: {last} on 20 test images, after ')

@@ -87,7 +87,7 @@ def test_a_run_resumed_within_an_epoch_ends_after_it(tmp_path):
         train(Run(9, quiet=True, callbacks=[checkpoint, StopInEpoch3()]))
     newest, = checkpoints(tmp_path)
     resumed = train(Run(9, quiet=True, callbacks=[CheckpointCallback(tmp_path, resume=newest), Patience(1)]))
-    assert [epoch.test_acc for epoch in resumed.history] == [0.3, 0.2, 0.1] and resumed.num_steps == 6
+    assert [epoch.accuracy for epoch in resumed.history] == [0.3, 0.2, 0.1] and resumed.num_steps == 6
 
 
 def test_all_workers_stop_if_the_callback_of_one_asks_for_it():

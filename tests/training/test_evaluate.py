@@ -32,10 +32,7 @@ def test_accuracy_counts_rows():
     assert accuracy(np.array([1, 0, 0]), np.array([1, 0, 1])) == 2
 
 
-def test_what_is_no_array_or_no_dataset(device_list):
-    for arrays in ((numpy.array(SCORES), np.array(LABELS)), (np.array(SCORES), None), (5, 5)):
-        with pytest.raises(ValueError, match=r"^scores or labels are <class '[\w.]+'>: must be arrays of mxnet.np$"):
-            accuracy(*arrays)
+def test_what_is_no_dataset(device_list):
     for data_iter in ('text', {'X': 1}):
         with pytest.raises(ValueError, match=r'the batches have str instead of a pair \(X, y\)'):
             evaluate_accuracy_gpus(lambda X: X, data_iter, devices=device_list(1))
@@ -248,10 +245,6 @@ def test_invalid_arguments(devices):
     with pytest.raises(ValueError, match='^the batches have list .* instead of a pair'):  # when it is read
         evaluate_accuracy_gpus(gluon.nn.Flatten(), gluon.data.DataLoader(gluon.data.ArrayDataset(X, X, y), 2),
                                devices=devices)
-    with pytest.raises(ValueError, match=r'^split_f \[cpu\(0\), .* must be a function; pass the devices as devices=\['):
-        evaluate_accuracy_gpus(gluon.nn.Flatten(), batches(2), [mx.cpu(0), mx.cpu(1)])
-    with pytest.raises(ValueError, match=r'^device \[.* must be one device; for several, call evaluate_accuracy_gpus'):
-        evaluate_accuracy_gpu(gluon.nn.Flatten(), batches(2), devices)
     with pytest.raises(ValueError, match='^a tuple of 2 instead of an array of scores: for a network with'):
         evaluate_accuracy_gpus(lambda X: (X, X), batches(2), devices=devices)
     assert evaluate_accuracy_gpus(gluon.nn.Flatten(), batches(2), devices=devices) == 3 / 5

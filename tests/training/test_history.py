@@ -16,14 +16,14 @@ def test_history_by_hand(tmp_path, capsys, clock):
         clock[0] += 0.25
         run.record_losses([np.array(shard) for shard in shards])
     clock[0] += 10  # evaluation
-    epoch = run.end_epoch(test_acc=0.25)
+    epoch = run.end_epoch(accuracy=0.25)
     # (1 + 2 + 3 + 6) / 4 rows; 4 rows in half a second
     assert epoch == (1, 0.5, 3.0, 0.25, 8.0, 0.25)
     assert next(epochs) == 2
     for _ in run.batches([None]):
         clock[0] += 0.25
         run.record_losses([np.array([1.0])])
-    run.end_epoch(test_acc=0.75)
+    run.end_epoch(accuracy=0.75)
     assert next(epochs, 'no more') == 'no more'
     assert [e.epoch for e in run.history] == [1, 2]
     assert run.history[1].loss == 1  # the sums of the first epoch are not in it
@@ -58,11 +58,11 @@ def test_an_accuracy_on_validation_rows(tmp_path, capsys, clock):
         run.end_epoch(0.25)
     run.print_summary(['cpu(0)'])
     assert capsys.readouterr().out.splitlines() == [
-        'epoch 1/1: loss 1.000, validation acc 0.250, 0.5 s, 2 images/s, validation 20.0 s',
+        'epoch 1/1: loss 1.000, validation acc 0.250, 0.5 s, 2 images/s',
         'validation acc: 0.25, 0.5 sec/epoch on [cpu(0)]']
     assert history(tmp_path) == [{'epoch': '1', 'seconds': '0.500', 'loss': '1.000000', 'validation_acc': '0.2500',
                                   'images_per_second': '2.0', 'lr': ''}]
-    assert read_history(tmp_path / 'history.csv') == [(1, 0.5, 1, 0.25, 2, None)]
+    assert read_history(tmp_path / 'history.csv') == ([(1, 0.5, 1, 0.25, 2, None)], 'validation')
     with pytest.raises(ValueError, match="^evaluated 'train': must be 'test' or 'validation'$"):
         Run(1, evaluated='train')
 
@@ -73,9 +73,9 @@ HEADER = 'epoch,seconds,loss,test_acc,images_per_second'
 def test_a_history_is_read_as_it_was_written(tmp_path):
     history = [EpochResult(1, 2.5, -1.5, 0.25, 8.0, 0.125), EpochResult(2, 2.0, 1.0, 1.0, 4.0, None)]
     write_history(history, tmp_path / 'history.csv')
-    assert read_history(tmp_path / 'history.csv') == history
+    assert read_history(tmp_path / 'history.csv') == (history, 'test')
     (tmp_path / 'history.csv').write_text(f'{HEADER}\n1,2,3,1,5\n')  # as written by the first version
-    assert read_history(tmp_path / 'history.csv') == [(1, 2, 3, 1, 5, None)]
+    assert read_history(tmp_path / 'history.csv') == ([(1, 2, 3, 1, 5, None)], 'test')
 
 
 @pytest.mark.parametrize('text, problem', [

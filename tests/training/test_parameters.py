@@ -12,7 +12,7 @@ from gluon_mgpu.checkpoints.checkpoint_callback import CheckpointCallback
 from gluon_mgpu.mxnet_setup.compat import gluon, init, np
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 from gluon_mgpu.training.epoch import DivergenceError
-from gluon_mgpu.training.parameters import by_name
+from gluon_mgpu.training.parameters import parameters_by_name
 from gluon_mgpu.training.run import Run
 
 
@@ -46,7 +46,7 @@ def test_copies_that_differ_by_more_than_rounding_end_the_run(other, differs):
 def test_the_names_of_a_network_in_sync_batch_norm():
     """The same, so that a checkpoint of one can be loaded into the other."""
     net = dense(1)
-    assert by_name(SyncBatchNorm(net)) == by_name(net) == {'weight': net.weight, 'bias': net.bias}
+    assert parameters_by_name(SyncBatchNorm(net)) == parameters_by_name(net) == {'weight': net.weight, 'bias': net.bias}
 
 
 def test_an_infinite_constant_does_not_end_the_run(tmp_path):

@@ -49,7 +49,7 @@ def test_numbers_of_numpy_and_mxnet_can_be_stored(one):
     run = Run(num_epochs=1, quiet=True)
     train(run, lr=lambda step: one, test_acc=one)
     assert json.loads(json.dumps(run.state()))['history'] == [list(run.history[0])]
-    assert (run.history[0].test_acc, run.history[0].lr) == (1, 1)
+    assert (run.history[0].accuracy, run.history[0].lr) == (1, 1)
 
 
 @pytest.mark.parametrize('losses, line', [
@@ -100,6 +100,12 @@ def test_a_wrong_seed_or_folder():
     for folder in (__file__, 'missing'):
         with pytest.raises(ValueError, match=f'^folder {folder}: must be an existing folder$'):
             Run(1, folder=folder)
+
+
+def test_settings_have_names():
+    """A folder would otherwise become `quiet`: nothing printed, nothing written."""
+    with pytest.raises(TypeError, match='positional argument'):
+        Run(10, 'runs/mine')
 
 
 def test_batches_that_do_not_know_their_number():

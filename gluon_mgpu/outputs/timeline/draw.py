@@ -24,7 +24,7 @@ def busy_shares(events: list[Event]) -> dict[str, float]:
 
 
 @matplotlib_defaults()
-def draw(events: list[Event], path, title: str) -> None:
+def draw_timeline(events: list[Event], path, title: str) -> None:
     """Draw events, in the order of their start, very short ones a little longer, and how busy each device is."""
     from matplotlib.figure import Figure
     shares, whole = busy_shares(events), step_time(events)
@@ -57,5 +57,5 @@ def main(argv: list | None = None) -> int:
 def _run(args: argparse.Namespace) -> None:
     trace = Path(args.trace)
     out = args.out or trace.with_suffix('.png')
-    draw(read(trace), out, trace.name)
+    draw_timeline(read(trace), out, trace.name)
     print_text(f'picture: {out}')

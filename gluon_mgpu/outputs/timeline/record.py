@@ -12,7 +12,7 @@ from ...base.program import reason
 from ...base.text import counted
 from ...mxnet_setup.compat import mx, npx
 from ...training.run import Callback, Run
-from .draw import draw
+from .draw import draw_timeline
 from .read import Event, parse, step_time
 
 _temporary_folder = functools.cache(tempfile.TemporaryDirectory)  # deleted when the process ends
@@ -26,7 +26,7 @@ def check_profiler(devices: list) -> None:
                              f'use cpu:0 to cpu:{num_cores() - 1}, or --no-timeline')
 
 
-def record(step: Callable[[], None], path) -> list[Event]:
+def record_timeline(step: Callable[[], None], path) -> list[Event]:
     """Profile one call of `step`, write a Chrome trace to `path` and return its events; blocks.
 
     The devices must pass `check_profiler`. Call `step` a few times before, because the first calls allocate memory.
@@ -78,7 +78,7 @@ class Timeline(Callback):
             _, trace = median_low((step_time(parse(trace, self.trace)), trace) for trace in self.traces)
             write_atomically(self.trace, trace.encode())
             number = counted(len(self.traces), 'step')
-            draw(parse(trace, self.trace), self.picture, f'{self.heading}: the median of {number}')
+            draw_timeline(parse(trace, self.trace), self.picture, f'{self.heading}: the median of {number}')
             run.print(f'timeline: {self.picture}')
         except Exception as error:  # such as a full disk or a missing LaTeX; it must not hide how the run ended
             run.warn(f'no timeline: {reason(error)}')

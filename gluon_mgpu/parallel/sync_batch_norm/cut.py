@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy
@@ -47,21 +46,10 @@ def cut(block: gluon.HybridBlock, args: tuple) -> tuple[list[Piece | CutBatchNor
         if param._grad_stype != 'default' and param.grad_req != 'null':
             raise ValueError(f'{param.name} has {param._grad_stype} gradients, which cannot be passed through '
                              'synchronized batch norm: create its layer with sparse_grad=False')
-    all_operators, results = operators_of(graph)
-    operators: list[Operator] = []  # of the present piece
-    parts: list[list[Operator] | CutBatchNorm] = [operators]
-    for operator in all_operators:
-        if _is_batch_norm(operator):
-            norm, operator = _separate(operator, len(parts), params)
-            operators = []
-            parts += [norm, operators]
-        operators.append(operator)
-        if operator.settings.get('act_type') == 'prelu':  # the gradient of its slope is wrong if operators follow
-            operators = []
-            parts.append(operators)
+    operators, results = operators_of(graph)
     pieces: list[Piece | CutBatchNorm] = []
-    used = set(results)  # by the parts behind, or at the end
-    for part in reversed(parts):
+    used = set(results)  # arrays that the parts behind, or the caller, read
+    for part in reversed(_split(operators, params)):
         if isinstance(part, CutBatchNorm):
             pieces.append(part)
             continue
@@ -70,6 +58,22 @@ def cut(block: gluon.HybridBlock, args: tuple) -> tuple[list[Piece | CutBatchNor
             pieces.append(Piece(part, outputs))
         used.update(array for operator in part for array in operator.inputs)
     return pieces[::-1], inputs, results, lists
+
+
+def _split(operators: list[Operator], params: dict) -> list[list[Operator] | CutBatchNorm]:
+    """Return the operators of each piece, and the batch norms between pieces."""
+    piece: list[Operator] = []
+    parts: list[list[Operator] | CutBatchNorm] = [piece]
+    for operator in operators:
+        if _is_batch_norm(operator):
+            norm, operator = _separate(operator, len(parts), params)
+            piece = []
+            parts += [norm, piece]
+        piece.append(operator)
+        if operator.settings.get('act_type') == 'prelu':  # the gradient of its slope is wrong if operators follow
+            piece = []
+            parts.append(piece)
+    return parts
 
 
 def _is_batch_norm(operator: Operator) -> bool:
@@ -116,33 +120,31 @@ class Piece:
         `trained` has the names of the arrays that need gradients; outputs computed from them are added. Returns the
         backward pass, which removes the gradients of these outputs and adds those of the inputs.
         """
-        # The graph that autograd records begins anew at the inputs, so that `backward` ends there
-        needed = trained.intersection(self._inputs)
-        attached = needed | self._added if needed else needed
+        # 1. The inputs. The graph that autograd records begins anew at those that need gradients: `backward` ends there
+        needed = [name for name in self._inputs if name in trained]
+        attached = {*needed, *self._added} if needed else set()
         inputs_on = [{name: as_input(arrays[name], self._allocate) if name in attached else arrays[name].detach()
                       for name in self._inputs} for arrays in arrays_on]
-        outputs_on = [leaves(self._operator(*inputs.values())) for inputs in inputs_on]
+        # 2. The outputs, which the next parts use as constants
+        outputs_on = [dict(zip(self._sources, leaves(self._operator(*inputs.values())))) for inputs in inputs_on]
         for arrays, outputs in zip(arrays_on, outputs_on):
-            arrays.update((name, array.detach()) for name, array in zip(self._sources, outputs))
-        if not needed:  # all layers up to here are frozen
-            return lambda gradients_on: None
-        is_trained = [not trained.isdisjoint(sources) for sources in self._sources.values()]
-        names = list(compress(self._sources, is_trained))
+            arrays.update((name, array.detach()) for name, array in outputs.items())
+        # 3. Those that need gradients; none if all layers up to here are frozen
+        names = [name for name, sources in self._sources.items() if not sources.isdisjoint(trained)]
         trained.update(names)
 
         def backward(gradients_on: list[dict]) -> None:
             for inputs, outputs, gradients in zip(inputs_on, outputs_on, gradients_on):
-                autograd.backward(list(compress(outputs, is_trained)), [gradients.pop(name) for name in names])
-                for name, array in inputs.items():
-                    add_gradient(gradients, name, array.grad if name in needed else None)
+                autograd.backward([outputs[name] for name in names], [gradients.pop(name) for name in names])
+                for name in needed:
+                    add_gradient(gradients, name, inputs[name].grad)
 
-        return backward
+        return backward if needed else lambda gradients_on: None
 
 
 def add_gradient(gradients: dict, name: str, gradient: Any) -> None:
-    """Add a gradient, or None, to the one of the same name."""
-    if gradient is not None:
-        gradients[name] = add(gradients[name], gradient) if name in gradients else gradient
+    """Add a gradient to the one of the same name, if there is one."""
+    gradients[name] = add(gradients[name], gradient) if name in gradients else gradient
 
 
 def as_input(array: Any, allocate: bool = False) -> Any:

@@ -22,6 +22,7 @@ which are the gradients of gamma and beta. `Norm` adds these sums over the devic
 Workers exchange one array in each direction. Forwards, it is a table with a row for each worker: its number of rows
 (and pixels), mean and variance. Each fills its own row, so the sum has the rows of all. Backwards, it has the two sums.
 """
+from functools import partial
 from typing import Any
 
 from ...mxnet_setup.compat import autograd, np, npx
@@ -35,39 +36,46 @@ class Norm:
         self.layer, self._workers = layer, workers
 
     def run(self, arrays_on: list[dict[str, Any]], trained: set[str]) -> Backward:
-        """Store the arguments in each device's dict of arrays; return the backward pass, as `Piece.run` does."""
-        # For autograd, the arguments are constants: `backward` adds what depends on them through mean and variance
+        """Store the arguments in each device's dict of arrays; return the backward pass."""
+        # For autograd, the arguments are constants: `_backward` adds what depends on them through mean and variance
         layer = self.layer
         names = layer.X, layer.gamma, layer.beta
-        inputs_on = [[arrays[name] for name in names] for arrays in arrays_on]
-        if is_trained := not trained.isdisjoint(names):
-            trained.update(layer.arguments[:2])
         with autograd.pause(train_mode=True):
-            count, mean, variance = _split(self._global_statistics(inputs_on))
-            for (X, gamma, beta), arrays in zip(inputs_on, arrays_on):
-                arrays.update(zip(layer.arguments, [np.ones_like(gamma) if layer.fix_gamma else gamma, beta,
-                                                    mean.as_in_ctx(X.ctx), variance.as_in_ctx(X.ctx)]))
+            statistics = _split(self._global_statistics([[arrays[name] for name in names] for arrays in arrays_on]))
+            _, mean, variance = statistics
+            for arrays in arrays_on:
+                gamma = arrays[layer.gamma]
+                arrays.update(zip(layer.arguments, [np.ones_like(gamma) if layer.fix_gamma else gamma,
+                                                    arrays[layer.beta],
+                                                    mean.as_in_ctx(gamma.ctx), variance.as_in_ctx(gamma.ctx)]))
+        needed = trained.intersection(names)
+        if not needed:
+            return lambda gradients_on: None
+        trained.update(layer.arguments[:2])
+        return partial(self._backward, arrays_on, statistics, needed)
 
-        def backward(gradients_on: list[dict]) -> None:
-            if not is_trained:
-                return
-            self._update_statistics(count, mean, variance)  # here, as gluon.nn.BatchNorm does on MXNet 1.9
-            sums_on = [[gradients.pop(name) for name in layer.arguments[:2]] for gradients in gradients_on]
-            # All workers add up the sums, also those without rows
-            local = [sum((array.as_in_ctx(first.ctx) for array in others), first) for first, *others in zip(*sums_on)]
-            local = local or [np.zeros_like(mean), np.zeros_like(mean)]
-            means = self._workers.allreduce(np.stack(local)) / count  # of dy x^ and of dy
-            for inputs, arrays, gradients, sums in zip(inputs_on, arrays_on, gradients_on, sums_on):
-                if layer.X in trained:
-                    scale, _, m, v = (arrays[name] for name in layer.arguments)
-                    # The next piece has computed the first term of dx. The others are a x^ + b, which is batch norm
-                    # again, with the mean of dy x^ in a and that of dy in b
-                    a, b = -scale / np.sqrt(v + layer.eps) * means.as_in_ctx(scale.ctx)
-                    add_gradient(gradients, layer.X, self._batch_norm(inputs[0], a, b, m, v, use_global_stats=True))
-                for name, total in zip((layer.gamma, layer.beta), sums):
-                    add_gradient(gradients, name, total if name in trained else None)
+    def _backward(self, arrays_on: list, statistics: list, needed: set[str], gradients_on: list[dict]) -> None:
+        """Replace the gradients of scale and shift by those of X, gamma and beta, as far as `needed`."""
+        layer = self.layer
+        count, mean, variance = statistics
+        self._update_statistics(count, mean, variance)  # here, as gluon.nn.BatchNorm does on MXNet 1.9
+        sums_on = [[gradients.pop(name) for name in layer.arguments[:2]] for gradients in gradients_on]
+        means = self._global_sums(sums_on, mean) / count  # of dy x^ and of dy
+        for arrays, gradients, sums in zip(arrays_on, gradients_on, sums_on):
+            if layer.X in needed:
+                # The next piece has computed the first term of dx. The others are a x^ + b, which is batch norm again,
+                # with the mean of dy x^ in a and that of dy in b
+                scale, _, m, v = (arrays[name] for name in layer.arguments)
+                a, b = -scale / np.sqrt(v + layer.eps) * means.as_in_ctx(scale.ctx)
+                add_gradient(gradients, layer.X, self._batch_norm(arrays[layer.X], a, b, m, v, use_global_stats=True))
+            for name, gradient in zip((layer.gamma, layer.beta), sums):
+                if name in needed:
+                    add_gradient(gradients, name, gradient)
 
-        return backward
+    def _global_sums(self, sums_on: list, mean: Any) -> Any:
+        """Return the two sums over all devices and workers. Workers without rows add 0 with the shape of the mean."""
+        local = [sum((array.as_in_ctx(first.ctx) for array in others), first) for first, *others in zip(*sums_on)]
+        return self._workers.allreduce(np.stack(local or [np.zeros_like(mean)] * 2))
 
     def _batch_norm(self, *arrays: Any, **options: bool) -> Any:
         return npx.batch_norm(*arrays, eps=self.layer.eps, axis=self.layer.axis, fix_gamma=False, **options)

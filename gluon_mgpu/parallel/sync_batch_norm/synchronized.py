@@ -64,11 +64,11 @@ class SyncBatchNorm:
                              'is its attribute block')
 
     def initialize(self, *args, **settings):
-        """Initialize the block, like ``block.initialize``."""
+        """Initialize the network inside."""
         self.block.initialize(*args, **settings)
 
     def collect_params(self, *args):
-        """Return the parameters of the block, like ``block.collect_params``."""
+        """Return the parameters of the network inside."""
         return self.block.collect_params(*args)
 
     def __call__(self, *args):

@@ -2,6 +2,7 @@
 import argparse
 import contextlib
 import faulthandler
+import os
 import pkgutil
 import sys
 import traceback
@@ -40,9 +41,10 @@ def _run(args: argparse.Namespace) -> None:
     sys.argv = sys.argv[:1]  # for a module that reads its own arguments
     with _errors_of_user():
         make, train_batch = _load(args.make), _load(args.train_batch)
-        batches = _load(args.batches) if args.batches else _random_images()
+        batches = _load(args.batches) if args.batches else _random_images
         batches = batches() if callable(batches) else batches
     advice = '' if args.batches else f'; {RANDOM_IMAGES}'
+    os.environ.setdefault('GLUON_MGPU_EXCHANGE_TIMEOUT', '60')  # seconds; a step takes milliseconds
     with HorovodWorkers(program='check') if args.horovod else contextlib.nullcontext() as workers:
         with _errors_of_user(advice):
             devices = parse_devices(args.devices) if args.devices else None
@@ -74,7 +76,7 @@ def _errors_of_user(advice: str = '') -> Iterator[None]:
 
 def _random_images() -> list:
     X = numpy.random.default_rng(0).normal(size=(256, 1, 28, 28))
-    return [(X.astype('float32'), numpy.arange(256, dtype='int32') % 10)]
+    return [(X, numpy.arange(256, dtype='int32') % 10)]
 
 
 def _load(name: str) -> Any:

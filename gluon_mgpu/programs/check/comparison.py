@@ -83,18 +83,14 @@ def updates(training: Training, found: Comparison, batches: Iterable) -> numpy.n
     for batch in batches:
         training.assign(found.before)  # each batch starts from these values
         replicas = training.step(batch)
-    changes = [_differences(replica, found.before) for replica in replicas]
-    return numpy.stack([numpy.concatenate([change[i].ravel() for i in found.wrong]) for change in changes])
+    return numpy.stack([numpy.concatenate([(values[i] - found.before[i]).ravel() for i in found.wrong])
+                        for values in replicas])
 
 
 def largest(arrays: Iterable, others: Iterable) -> numpy.ndarray:
     """Return the largest difference of each pair of arrays."""
-    return numpy.array([abs(difference).max(initial=0) for difference in _differences(arrays, others)])
-
-
-def _differences(arrays: Iterable, others: Iterable) -> list:
-    return [numpy.subtract(a, b, out=numpy.zeros_like(a), where=a != b)  # 0 for equal infinite numbers
-            for a, b in zip(arrays, others)]
+    return numpy.array([abs(numpy.subtract(a, b, out=numpy.zeros_like(a), where=a != b)).max(initial=0)
+                        for a, b in zip(arrays, others)])  # 0 for equal infinite numbers
 
 
 def _numbered(names: list[str]) -> list[str]:

@@ -11,10 +11,11 @@ import numpy
 from ...mxnet_setup.compat import children, fill, gluon, mx, running_statistics
 from ...networks.graph_operators import build, operators_of
 from ...networks.static_shapes import StaticSequential
-from ...training.parameters import by_name, plain
+from ...training.parameters import parameters_by_name, plain
 
 ATOMS = {str, bytes, int, float, bool, type(None), type, ModuleType, numpy.ndarray}
 CONTAINERS = list, tuple, deque, dict
+OF_PARAMETERS = gluon.Trainer, getattr(gluon, 'ParameterDict', gluon.Trainer)  # MXNet 2 has a dict instead
 BLOCK_ATTRIBUTES = vars(StaticSequential()).keys()  # Gluon's own, of every block, and ours
 LAYERS = {  # with the settings that switch them off in a graph
     'dropout': (gluon.nn.Dropout, {'p': '0'}),
@@ -37,9 +38,10 @@ def find_all(value: Any, kind: Any) -> Iterator[tuple[str, Any]]:
         seen.add(id(value))
         if isinstance(value, kind):
             yield path, value
-        if isinstance(value, gluon.Trainer):
-            # At its bottom, because networks have better names
-            left.extendleft((param.name, param, True) for param in value._params)
+        if isinstance(value, OF_PARAMETERS):
+            # At its bottom, because networks have better names; without MXNet's counters, which go on at each call
+            params = value.values() if hasattr(value, 'values') else value._params
+            left.extendleft((re.sub(r'\d', '', param.name), param, True) for param in params)
             continue
         inside = is_attribute or not isinstance(value, CONTAINERS)
         parts = [(f'{path}.{name}'.strip('.'), part, inside) for name, part in _parts(value, is_attribute)
@@ -51,13 +53,16 @@ def _parts(value: Any, is_attribute: bool) -> Iterable[tuple[Any, Any]]:
     """Return the names and values in a value."""
     if isinstance(value, CONTAINERS):
         names, values = (value, value.values()) if isinstance(value, dict) else (repeat(''), value)
-        return [] if ATOMS.issuperset(map(type, values)) else zip(names, values)  # such as many words
+        return zip(names, values)
     if isinstance(value, gluon.Parameter):
         return [('', array) for array in value._data or ()]
     if isinstance(value, gluon.Block):
         own = {name: part for name, part in vars(value).items() if name not in BLOCK_ATTRIBUTES}
-        return {**by_name(value), **children(value), **own}.items()
-    return [] if is_attribute else getattr(value, '__dict__', {}).items()
+        return {**parameters_by_name(value), **children(value), **own}.items()
+    if is_attribute:
+        return []
+    slots = [name for kind in type(value).__mro__ for name in getattr(kind, '__slots__', ())]
+    return [(name, getattr(value, name)) for name in [*getattr(value, '__dict__', ()), *slots] if hasattr(value, name)]
 
 
 def place(path: str, array: Any) -> tuple[str, tuple]:
@@ -65,25 +70,25 @@ def place(path: str, array: Any) -> tuple[str, tuple]:
     return re.sub(r'\d', '', path.partition('.')[0]), array.shape
 
 
-def arrays_by_device(state: Any) -> list[list[tuple[str, Any]]]:
-    """Return the paths and arrays, except running statistics, on each device that has some with gradients."""
+def arrays_by_device(state: Any) -> list[tuple[list, list]]:
+    """Return the paths and arrays with gradients, and others except running statistics, on each device with gradients.
+    """
     params = [param for _, param in find_all(state, gluon.Parameter) if not param._differentiable]
     params += [param for _, block in find_all(state, gluon.SymbolBlock) for param in running_statistics(block)]
     statistics = {id(array) for param in params for array in param._data or ()}
     on: dict = {}
     for path, array in find_all(state, mx.nd.NDArray):
         if id(array) not in statistics:
-            on.setdefault(array.ctx, []).append((path, array))
-    return [arrays for arrays in on.values() if any(array.grad is not None for _, array in arrays)]
+            on.setdefault(array.ctx, ([], []))[array.grad is None].append((path, array))
+    return [pair for pair in on.values() if pair[0]]
 
 
 def count_copies(state: Any) -> list[Counter]:
     """Count arrays without gradients that are shaped like a parameter, such as a moving average, on each device."""
     counts = []
-    for arrays in arrays_by_device(state):
-        shapes = {array.shape for _, array in arrays if array.grad is not None}
-        counts.append(Counter(place(path, array) for path, array in arrays
-                              if array.grad is None and array.shape in shapes))
+    for params, others in arrays_by_device(state):
+        shapes = {array.shape for _, array in params}
+        counts.append(Counter(place(path, array) for path, array in others if array.shape in shapes))
     return counts
 
 
@@ -92,10 +97,11 @@ def cast(array: Any, dtype: str) -> None:
     if numpy.dtype(array.dtype).name not in ('float16', 'float32'):
         return
     copy = array.astype(dtype)
-    if array.grad is not None and array.grad.stype != 'default':
-        copy.attach_grad(stype=array.grad.stype)  # MXNet does not add sparse gradients
-    elif array.grad is not None:
-        copy.attach_grad(_grad_req(array))
+    if array.grad is not None:
+        if array.grad.stype == 'default':
+            copy.attach_grad(_grad_req(array))
+        else:
+            copy.attach_grad(stype=array.grad.stype)  # MXNet does not add sparse gradients
     array.handle, copy.handle = copy.handle, array.handle
 
 

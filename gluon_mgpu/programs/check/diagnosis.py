@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy
 
 from ...base.text import counted
-from ...data.shards import shard_rows
 from .comparison import Comparison, compare_with_one, largest, updates
 from .user_training import Training
 from .weights import PRECISION, RESIDUAL, explain, number, row_weights
@@ -68,7 +67,7 @@ def diagnose(several: Training, batches: Sequence, devices: list[str]) -> list[s
 def _batch(several: Training, found: Comparison, where: str, devices: list[str], copies: list[str]) -> list[str]:
     """Return the lines for a step whose last batch alone is wrong."""
     weights, precision = row_weights(several, found), PRECISION[several.dtype]
-    all_once = weights is not None and numpy.allclose(weights, 1, rtol=0, atol=precision)
+    all_once = weights is not None and (weights == 1).all()
     if copies and all_once:
         return copies
     if weights is None or all_once:
@@ -78,10 +77,8 @@ def _batch(several: Training, found: Comparison, where: str, devices: list[str],
             return ROUNDING
     if weights is None:
         return [f'{where}. {UNKNOWN}']
-    n, k = len(found.batches[-1][0]), len(devices)
-    shards = [shard_rows(n, i, k) for i in range(min(n, k))]
     table = [f'{device}: {", ".join(map(number, row))}' for device, row in zip(devices, weights)]
-    return _lines(f'{where}: ', explain(weights, devices, shards, precision),
+    return _lines(f'{where}: ', explain(weights, devices, precision),
                   'Weight of each row in the update of each device; 1 is right:', *table)
 
 

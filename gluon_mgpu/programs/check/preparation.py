@@ -1,37 +1,26 @@
 """Find out which arrays and which dtype a user's step takes."""
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from ...mxnet_setup.compat import array_semantics, gluon, mx, npx
+from ...mxnet_setup.compat import gluon, mx, nd_semantics
 from .contents import LAYERS, count_copies, find_all, has_layer
 from .user_training import Training
 
 OF_ND = 'legacy|numpy_extension|ndarray.NDArray'  # in MXNet's errors if code for mx.nd gets arrays of mx.np
 
 
-@contextlib.contextmanager
-def _nd_semantics() -> Iterator[None]:
-    """Run the block without NumPy semantics, in all threads: the arrays of Gluon are those of ``mx.nd``."""
-    scope, shapes = mx.util._NumpyArrayScope, npx.is_np_shape()
-    before, scope._current = scope._current, array_semantics(False)
-    try:
-        mx.util.set_np_shape(False)
-        yield
-    finally:
-        scope._current = before
-        mx.util.set_np_shape(2 if shapes else False)  # 2: in all threads
-
-
-def semantics_of_step(several: Training, batch: Sequence) -> contextlib.AbstractContextManager:
-    """Return the context in which to run a step: with the arrays of ``mx.nd`` if it is written for them."""
-    if npx.is_np_array() and (error := _error(several, batch)):  # otherwise the user has called npx.reset_np
-        with _nd_semantics():
-            works = _error(several, batch) is None
-        if works or re.search(OF_ND, str(error)):
-            return _nd_semantics()
-    return contextlib.nullcontext()
+def fit(several: Training, batch: Sequence) -> tuple[Training, contextlib.AbstractContextManager]:
+    """Find out which arrays a step takes: return the training, and the context in which to run it."""
+    errors = []
+    for semantics in (contextlib.nullcontext, nd_semantics):
+        for training in (several, replace(several, widest='float64')):
+            with semantics():
+                errors.append(_error(training, batch))
+            if errors[-1] is None:
+                return training, semantics()
+    return several, nd_semantics() if re.search(OF_ND, str(errors[0])) else contextlib.nullcontext()
 
 
 def _error(several: Training, batch: Sequence) -> Exception | None:
@@ -44,23 +33,7 @@ def _error(several: Training, batch: Sequence) -> Exception | None:
 
 def prepare(several: Training, batch: Sequence) -> tuple[Training, list[str]]:
     """Find shapes and constants, choose float64 if a step can compute in it; also name dropout and batch norm."""
-    found, layers, exact = _first_step(several, batch)
-    several = replace(several, **found)
-    numbers = count_copies(several.on_one_device().state) + count_copies(several.state)
-    on_all = {key: n for key, n in dict(*numbers[:1]).items() if all(other[key] == n for other in numbers)}
-    several = replace(several, copies=on_all)  # without the state, to free its memory
-    if not exact:
-        return several, layers
-    try:
-        in_float64 = replace(several, dtype='float64')
-        in_float64.on_one_device().step(batch)  # first, because errors of several devices are not all raised at once
-        in_float64.step(batch)
-    except Exception:  # the step cannot compute in float64, or not at all
-        return several, layers
-    return replace(in_float64), layers
-
-
-def _first_step(several: Training, batch: Sequence) -> tuple[dict, list[str], bool]:
+    # 1. What one device has after a step, if shapes wait for it
     one, again = several.on_one_device(), several.on_one_device()
     values, others = ({id(value): value for _, value in find_all(training.state, (gluon.Parameter, mx.nd.NDArray))}
                       for training in (one, again))
@@ -77,4 +50,15 @@ def _first_step(several: Training, batch: Sequence) -> tuple[dict, list[str], bo
     # A Trainer that has taken a step keeps its dtype; MXNet's gradients of two recurrent layers are wrong in float64
     exact = not any(getattr(value, '_kv_initialized', False) or getattr(value, '_num_layers', 1) > 1
                     for _, value in find_all(again.state, (gluon.Trainer, gluon.rnn.rnn_layer._RNNLayer)))
-    return {'shapes': shapes, 'constants': constants}, layers, exact
+    del one, again, values, others, params  # frees their memory
+
+    # 2. The arrays without gradients that every device has
+    several = replace(several, shapes=shapes, constants=constants)
+    numbers = count_copies(several.on_one_device().state) + count_copies(several.state)
+    on_all = {key: n for key, n in dict(*numbers[:1]).items() if all(other[key] == n for other in numbers)}
+
+    # 3. One device first, because errors of several are not all raised at once
+    several, in_float64 = (replace(several, copies=on_all, dtype=dtype) for dtype in (None, 'float64'))
+    if exact and not _error(in_float64.on_one_device(), batch) and not _error(in_float64, batch):
+        return in_float64, layers
+    return several, layers

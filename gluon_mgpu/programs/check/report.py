@@ -16,7 +16,7 @@ from ...mxnet_setup.compat import gluon, mx
 from ...parallel.workers import Workers
 from .comparison import compare_with_one
 from .diagnosis import diagnose
-from .preparation import prepare, semantics_of_step
+from .preparation import fit, prepare
 from .user_batches import cut
 from .user_training import Training
 
@@ -96,8 +96,10 @@ def check_data_parallel(make: Callable, train_batch: Callable, batches: Iterable
     names = [f'{device} of worker {rank}' if job.size > 1 else str(device)
              for rank in range(job.size) for device in devices]
     try:
-        with _random_numbers_restored(), semantics_of_step(training, batches[0]):
-            return _report(training, batches, names)
+        with _random_numbers_restored():
+            training, semantics = fit(training, batches[0])
+            with semantics:
+                return _report(training, batches, names)
     except UserWarning as error:  # of Gluon's Trainer, if a gradient was not written
         return Report(False, f'{k} devices', [], [NOT_WRITTEN[0].format(reason(error)), NOT_WRITTEN[1]], [])
     finally:
@@ -143,7 +145,7 @@ def _report(training: Training, batches: Sequence, names: list) -> Report:
         notes.append(UNCHANGED.format(', '.join(found.unchanged)))
     if dropout:
         notes.append(DROPOUT.format(dropout))
-    if 'batchnorm' in several.switched_off:
+    if ok and 'batchnorm' in several.switched_off:
         notes.append(BATCH_NORM.format(batch_norm))
     return Report(ok, f'{len(names)} devices compared with one, in {several.dtype or "its own dtype"}, over '
                   f'batches of {", ".join(str(len(batch[0])) for batch in found.batches)} rows',

@@ -1,5 +1,6 @@
 """A user's training on some devices, with what the check changes in it."""
 import gc
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -9,7 +10,7 @@ from typing import Any
 import numpy
 
 from ...base.nested import refill
-from ...base.program import clear_engine_errors, reason
+from ...base.program import clear_engine_errors, reason, warn
 from ...mxnet_setup.compat import assign, fill, gluon, make_array, mx, np, npx
 from ...parallel.workers import Workers
 from ...training.seeds import seed_all
@@ -26,6 +27,7 @@ class Training:
     devices: list
     workers: Workers
     dtype: str | None = None        # None: as `make` returns the parameters
+    widest: str = 'float32'         # of X and y, unless there is a dtype; not NumPy's default, unlike MXNet's
     shapes: tuple = ()              # (path, shape) of Gluon's parameters, which may wait for a first batch
     copies: dict = field(default_factory=dict)  # {place: number} of arrays without gradients to compare, on a device
     constants: dict = field(default_factory=dict)  # {id: array} of those that `make` returns at each call
@@ -93,8 +95,8 @@ class Training:
         try:
             state = self.state
             if self.zero_gradients:
-                for _, array in chain(*self.params()):
-                    if array.grad is not None:
+                for arrays, _ in arrays_by_device(state):
+                    for _, array in arrays:
                         fill(array.grad, 0)
             if self.job:
                 self._accept_unused()
@@ -104,10 +106,14 @@ class Training:
             npx.waitall()  # raises errors that the parameters do not show
         except Exception as caught:
             error = caught
+            job.place = f'after {type(error).__name__}: {reason(error)}'
         # Agree, because a worker with an error would not take part in the next step. If others still wait in an
-        # exchange of this step, the job ends and prints `place`
-        job.place = f'after {type(error).__name__}: {reason(error)}' if error else ''
+        # exchange of this step, the job ends after its time limit
+        notice = threading.Timer(1, warn, [f'check: the step fails on worker {job.rank} {job.place}'])
+        if error:
+            notice.start()
         of_others = ', '.join(filter(None, job.allgather(job.place, 'the end of a step')))
+        notice.cancel()
         job.place = ''
         if error or of_others:
             raise error or ValueError(f'the step fails on another worker {of_others}')
@@ -118,14 +124,14 @@ class Training:
         for _, trainer in find_all(self.state, gluon.Trainer):
             for param in trainer._params if trainer._kvstore_params['update_on_kvstore'] is not False else []:
                 for array in param._data or []:
-                    if param.grad_req == 'write':
+                    if param.grad_req == 'write' and not array._fresh_grad:  # a step may use it in the next batch
                         fill(array.grad, 0)
                         array._fresh_grad = True
 
     def _array(self, data: numpy.ndarray) -> Any:
         dtype: Any = data.dtype
         if dtype.kind == 'f':
-            dtype = self.dtype or min(dtype, numpy.dtype('float32'))  # not NumPy's default, which MXNet's would not fit
+            dtype = self.dtype or min(dtype, numpy.dtype(self.widest))
         return make_array((np if npx.is_np_array() else mx.nd).array, data, dtype=dtype)
 
     def values(self) -> list:
@@ -142,12 +148,11 @@ class Training:
     def params(self) -> list:
         """Return [(path, array), ...] of the parameters on each device that has some, first those with gradients."""
         params = []
-        for arrays in arrays_by_device(self.state):
-            others = [(path, array) for path, array in arrays if array.grad is None]
+        for with_gradients, others in arrays_by_device(self.state):
             places = [place(path, array) for path, array in others]
             copies = [pair for i, pair in enumerate(others)
                       if places[:i].count(places[i]) < self.copies.get(places[i], 0)]
-            params.append([pair for pair in arrays if pair[1].grad is not None] + copies)
+            params.append(with_gradients + copies)
         if not params:
             raise ValueError(f'make returned {type(self.state).__name__} without parameters: return the network, the '
                              'Trainer or the arrays with gradients, also in lists, dicts or as attributes')

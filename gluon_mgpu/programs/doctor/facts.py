@@ -7,7 +7,7 @@ from typing import Any
 
 from ...base.machine import num_cores, processor, versions
 from ...mxnet_setup import instructions, runtime
-from ...mxnet_setup.installation import PACKAGES, installed_versions, package_folder
+from ...mxnet_setup.installation import installed_versions, package_folder
 
 # Variables that affect MXNet or the visible GPUs
 ENGINE = re.compile(r'(MXNET|OMP|GOMP|KMP|OPENBLAS|DNNL|ONEDNN|MALLOC|CUDA)_\w+|GLIBC_TUNABLES|LD_PRELOAD|DMLC_ROLE')
@@ -23,7 +23,6 @@ def look() -> dict[str, Any]:
         'python': {'version': found['python'], 'executable': sys.executable,
                    'platform': f'{platform.system()} {platform.machine()}', 'release': found['platform']},
         'numpy': {'version': found['numpy'], 'supplied': list(prepared.names)},
-        'packages_missing': [name for module, name in PACKAGES.items() if not package_folder(module)],
         'mxnet': {'builds': installed_versions(), 'folder': package_folder('mxnet')},
         'cores': {'count': num_cores(), 'processor': processor(), 'bfloat16_obstacle': instructions.bfloat16_obstacle(),
                   'amx_obstacle': instructions.amx_obstacle()},

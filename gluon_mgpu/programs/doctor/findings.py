@@ -1,5 +1,4 @@
 """Problems found in the facts, each with its remedy, the worst first."""
-import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -24,15 +23,6 @@ def diagnose(facts: dict[str, Any]) -> list[Finding]:
     return sorted(found, key=lambda finding: finding.level != 'fault')  # stable
 
 
-def from_line(line: str) -> Finding:
-    """Return the fault for an error message: the problem and, after the first colon outside brackets, the remedy."""
-    for colon in re.finditer(': ', line):
-        what, remedy = line[:colon.start()], line[colon.end():]
-        if what.count('(') == what.count(')'):
-            return Finding('fault', what, remedy)
-    return Finding('fault', line, '')
-
-
 def _unset(facts: dict) -> str:
     """Return the command that removes the settings of MXNet that the user has made, or ''."""
     yours = [name for name in facts['engine']['you'] if name.startswith('MXNET_')]
@@ -40,15 +30,13 @@ def _unset(facts: dict) -> str:
 
 
 def _self_test(facts: dict) -> Iterator[Finding]:
-    test, missing = facts['self_test'], facts['packages_missing']
-    if missing and 'error' not in test.get('mxnet', {}):  # its remedy possibly installs them as well
-        yield Finding('fault', f'not installed: {", ".join(missing)}', f'pip install {" ".join(missing)}')
-    elif test['during']:
+    test = facts['self_test']
+    if test['during']:
         yield _crash(facts)
     for stage in STAGES:
-        error = test.get(stage, {}).get('error', '')
-        if error and not (missing and 'ModuleNotFoundError' in error):
-            yield from_line(error)
+        result = test.get(stage, {})
+        if 'error' in result:
+            yield Finding('fault', result['error'], result['remedy'])
 
 
 def _crash(facts: dict) -> Finding:

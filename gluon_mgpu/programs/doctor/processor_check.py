@@ -4,6 +4,7 @@ from functools import partial
 
 import numpy
 
+from ...base.program import ProblemError
 from ...mxnet_setup import instructions
 from ...mxnet_setup.compat import MXNET_MAJOR, low_precision_type, mx
 
@@ -22,7 +23,7 @@ def _error(dtype: str, operator: Callable, reference: Callable, arrays: tuple) -
 
 
 def check() -> list[str]:
-    """Return what was computed, in each precision of this machine; raise ValueError if it differs from NumPy's."""
+    """Return what was computed, in each precision of this machine; raise ProblemError if it differs from NumPy's."""
     normal = numpy.random.default_rng(0).standard_normal
     product: tuple = mx.nd.dot, numpy.matmul, (normal((67, 129)), normal((129, 150)))
     convolution: tuple = (partial(mx.nd.Convolution, no_bias=True, kernel=(3, 3), num_filter=48),
@@ -36,5 +37,5 @@ def check() -> list[str]:
         cases += [('convolutions', convolution, 'bfloat16', 2**-6, f'{instructions.ONEDNN_VARIABLE}={older}')]
     for name, operation, dtype, bound, variable in cases:
         if _error(dtype, *operation) > bound:
-            raise ValueError(f'{name} in {dtype} are wrong on this processor: export {variable}')
+            raise ProblemError(f'{name} in {dtype} are wrong on this processor', f'export {variable}')
     return [f'{name} in {dtype}' for name, _, dtype, *_ in cases]

@@ -32,8 +32,6 @@ def _rows(report: dict) -> Iterator[tuple[str, str]]:
     yield 'python', f'{python["version"]}, {python["platform"]}, {python["executable"]}'
     supplied = f'; supplied for MXNet: {", ".join(numpy["supplied"])}' if numpy['supplied'] else ''
     yield 'numpy', f'{numpy["version"] or "none"}{supplied}'
-    if report['packages_missing']:
-        yield 'missing', ', '.join(report['packages_missing'])
     builds = ' and '.join(f'{name} {version}' for name, version in report['mxnet']['builds'].items())
     yield 'mxnet', f'{builds or "none from pip"}, {report["mxnet"]["folder"] or "no folder"}'
     yield from _gpus(test.get('driver'))

@@ -1,6 +1,6 @@
 """The self-test: import MXNet, and check sums, a training step and the speed on two devices.
 
-It prints a line of JSON after each stage: a result, which has ``'says'`` for the screen or ``'error'``.
+It prints a line of JSON after each stage: a result, with ``'says'`` for the screen, or ``'error'`` and ``'remedy'``.
 """
 import faulthandler
 import json
@@ -9,14 +9,16 @@ import time
 from statistics import median
 from typing import Any
 
+from ...base.program import ProblemError
 from ...devices.nvidia_driver import ask_driver
 from ...mxnet_setup import instructions
-from ...mxnet_setup.installation import described
+from ...mxnet_setup.installation import with_type
 from ...mxnet_setup.runtime import prepare
 
 ROWS = {'cpu': 256, 'gpu': 16384}  # in a batch; with fewer, a GPU would wait for Python
 ROUNDS, STEPS = 7, 5
 REPORT = 'report it with the output of python -m gluon_mgpu doctor --json'
+DO_NOT_TRAIN = f'do not train; {REPORT}'
 
 
 def driver() -> dict[str, Any]:
@@ -37,18 +39,18 @@ def mxnet() -> dict[str, Any]:
 
 
 def arithmetic() -> dict[str, Any]:
-    """Compare matrix products and convolutions with NumPy's; raises ValueError if they are wrong."""
+    """Compare matrix products and convolutions with NumPy's; raises ProblemError if they are wrong."""
     from .processor_check import check
     return {'says': f'{", ".join(check())} are right'}
 
 
 def devices() -> dict[str, Any]:
-    """Choose the devices that the chapters use by default; raises ValueError if they cannot be used."""
+    """Choose the devices that the chapters use by default; raises ProblemError if they cannot be used."""
     return {'devices': [str(device) for device in _chosen()]}
 
 
 def allreduce() -> dict[str, Any]:
-    """Sum over the devices with each algorithm. Whole numbers make the sum exact in any order; ValueError if not."""
+    """Sum over the devices with each algorithm. Whole numbers make the sum exact in any order; ProblemError if not."""
     import numpy
 
     from ... import scratch
@@ -63,12 +65,12 @@ def allreduce() -> dict[str, Any]:
         if not all((array.asnumpy() == values.sum(axis=0)).all() for array in data):
             wrong.append(name)
     if wrong:
-        raise ValueError(f'sums over the devices are wrong ({", ".join(wrong)}): do not train; {REPORT}')
+        raise ProblemError(f'sums over the devices are wrong ({", ".join(wrong)})', DO_NOT_TRAIN)
     return {'says': 'sums over the devices are right'}
 
 
 def step() -> dict[str, Any]:
-    """Compare training steps on two devices with steps on the first; ValueError if they differ."""
+    """Compare training steps on two devices with steps on the first; ProblemError if they differ."""
     from ... import scratch
     from ...mxnet_setup.compat import mx
     from ..check import check_data_parallel
@@ -78,7 +80,7 @@ def step() -> dict[str, Any]:
                                  lambda params, X, y, devices: scratch.train_batch(X, y, params, devices, lr=1.0),
                                  [_batch(32)], [first, second])
     if not report.ok:
-        raise ValueError(f'training steps on {first} and {second} differ from those on {first}: do not train; {REPORT}')
+        raise ProblemError(f'training steps on {first} and {second} differ from those on {first}', DO_NOT_TRAIN)
     return {'says': f'training steps on {first} and {second} equal those on {first}'}
 
 
@@ -140,10 +142,12 @@ def main() -> None:
     for stage, (work, words) in STAGES.items():
         try:
             result = work()
-        except ValueError as error:
-            result = {'error': ' '.join(str(error).split())}
+        except ProblemError as error:
+            result = dict(zip(('error', 'remedy'), error.args))
+        except ModuleNotFoundError as error:
+            result = {'error': f'{error.name} is not installed', 'remedy': f'pip install {error.name}'}
         except Exception as error:
-            result = {'error': f'{words} failed ({described(error)}): {REPORT}'}
+            result = {'error': f'{words} failed ({with_type(error)})', 'remedy': REPORT}
         print(json.dumps({stage: result}), file=stdout, flush=True)
         if 'error' in result:
             break

@@ -12,7 +12,7 @@ if __name__ == '__main__':
 from ...base.flags import Parser, path
 from ...base.text import print_text
 from ...mxnet_setup.compat import mx
-from ..load_run import load_run, place_of, run_to_load
+from ..load_run import load_run, place_of_checkpoint, run_to_load
 from .symbol_files import load_files
 from .writing import to_onnx
 
@@ -61,7 +61,7 @@ def _run(args: argparse.Namespace) -> None:
         raise ValueError(f'{args.run}: --shape, --batch-axis, --output-names and --float32 are for two files of '
                          'net.export, NAME-symbol.json and NAME-0000.params')
     found, metadata = run_to_load(args.run)
-    print_text(f'checkpoint: {found}, {place_of(metadata)}')
+    print_text(f'checkpoint: {found}, {place_of_checkpoint(metadata)}')
     # As many CPU contexts as the run had devices: each gets the running statistics of one device
     config = metadata['config']
     devices = [mx.cpu(i) for i in range(len(config['devices']))]

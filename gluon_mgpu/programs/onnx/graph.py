@@ -1,13 +1,13 @@
 """The graph of a network in prediction mode: its operators, with the shapes and dtypes of their arrays."""
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy
 
 from ...base.nested import leaves, refill
-from ...mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np
+from ...mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, nd_semantics, np
 from ...networks.graph_operators import NUMPY, Operator, build, operators_of
 from ...networks.tracing import graph_of, is_legacy, trace_deferred, trace_function, variables_for
 
@@ -50,19 +50,9 @@ class Graph(NamedTuple):
         return [found[array.name] for array in arrays]
 
 
-@contextlib.contextmanager
-def semantics_of(array: Any) -> Iterator[None]:
-    """Use the semantics of ``mx.nd`` in this thread if `array` is one of its arrays; MXNet 2 has no such networks."""
-    if MXNET_MAJOR >= 2 or isinstance(array, np.ndarray):
-        yield
-        return
-    numpy_shapes = mx.util.is_np_shape()
-    try:
-        with mx.util.np_array(False), mx.util.np_shape(False):
-            yield
-    finally:
-        if numpy_shapes:
-            mx.util.set_np_shape(2)  # again in all threads
+def semantics_of(array: Any) -> contextlib.AbstractContextManager:
+    """Return the context of ``mx.nd``'s semantics, in this thread, if `array` is one of its arrays."""
+    return contextlib.nullcontext() if isinstance(array, np.ndarray) else nd_semantics()
 
 
 def trace(net: Callable, args: list) -> tuple[Any, list[str]]:

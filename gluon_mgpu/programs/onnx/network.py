@@ -14,7 +14,7 @@ from ...base.nested import leaves, refill
 from ...base.program import reason
 from ...mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, make_array, mx, np
 from ...networks.hybridized import hybridized
-from ...training.parameters import by_name, check_initialized, plain
+from ...training.parameters import check_initialized, parameters_by_name, plain
 from .graph import Graph, check_shapes, describe, semantics_of, trace
 
 # Of a network that gets symbols or arrays of other shapes
@@ -43,7 +43,7 @@ class Network:
         given = [array for array, is_input in zip(arrays, self._is_input) if not is_input]
         if param_names and len(param_names) != len(given):
             raise ValueError(f'param_names: has {len(param_names)} names for {len(given)} arrays in lists')
-        self._params = [*by_name(self._net).values()] if self._is_block else []
+        self._params = [*parameters_by_name(self._net).values()] if self._is_block else []
         _refuse(self._params + given)
         if self._is_block:
             check_initialized(self._net)
@@ -100,11 +100,11 @@ class Network:
         self.variables = [*compress(variables, self._is_input)]
         # A block knows its parameters, a function got them as arguments
         if self._is_block:
-            # The names of by_name would lack what those of a SymbolBlock have in common. A layer that is not used may
-            # have no parameters yet
+            # The names of parameters_by_name would lack what those of a SymbolBlock have in common. A layer that is
+            # not used may have no parameters yet
             used = {*symbol.list_inputs()}
             self.params = {param.var().name: (param.var().name if self.is_graph else name, param.list_data()[0])
-                           for name, param in by_name(self._net).items() if param.var().name in used}
+                           for name, param in parameters_by_name(self._net).items() if param.var().name in used}
         else:
             given = {variable: array for variable, array in zip(variables, self._arrays)
                      if variable not in self.variables}

@@ -11,7 +11,7 @@ import numpy
 
 from ...base.files import open_file, read_file
 from ...base.program import reason
-from ...mxnet_setup.compat import MXNET_MAJOR, gluon, graph_from_json, mx, np
+from ...mxnet_setup.compat import MXNET_MAJOR, gluon, graph_from_json, mx, nd_semantics, np
 from ...networks.graph_operators import operators_of
 from .file_graph import SEED, check_outputs, example, in_float32, output_names, safe, without_label
 from .graph import semantics_of
@@ -24,7 +24,7 @@ def load_files(symbol_file: str, params_file: str, shapes: Sequence[tuple], floa
     # `shapes` has shape and dtype of an example of each input; `float32` converts the network to that
     symbol, is_numpy = _read_symbol(symbol_file, float32)
     make = np.array if is_numpy else mx.nd.array
-    params = _read_params(params_file)  # with NumPy semantics, which MXNet needs for files that were written with them
+    params = _read_params(params_file)
     with semantics_of(make([0])), warnings.catch_warnings():
         warnings.simplefilter('ignore')  # MXNet's about unknown dtypes
         params = _with_prefix(symbol, params)
@@ -63,11 +63,20 @@ def _read_params(path: str) -> dict[str, Any]:
     with open_file(path), tempfile.TemporaryDirectory() as folder:
         os.symlink(os.path.abspath(path), f'{folder}/params')  # because MXNet opens only paths in UTF-8
         try:
-            arrays = mx.nd.load(f'{folder}/params') or {}  # [] if a network has no parameters
+            arrays = _load(f'{folder}/params') or {}  # [] if a network has no parameters
             return {re.sub('^(arg|aux):', '', name): array for name, array in arrays.items()}
         except (AttributeError, ValueError, mx.MXNetError) as error:
             raise ValueError(f'{path}: the second file must be NAME-0000.params, the parameters that net.export, '
                              'Module or collect_params().save has written') from error
+
+
+def _load(path: str) -> Any:
+    """Load arrays of ``mx.np`` or ``mx.nd``: MXNet needs the semantics with which they were written."""
+    try:
+        return mx.nd.load(path)
+    except mx.MXNetError:
+        with nd_semantics():
+            return mx.nd.load(path)
 
 
 def _with_prefix(symbol: Any, params: dict[str, Any]) -> dict[str, Any]:
@@ -82,10 +91,14 @@ def _with_prefix(symbol: Any, params: dict[str, Any]) -> dict[str, Any]:
 def _input_names(symbol: Any, params: dict, params_file: str, number: int) -> list[str]:
     """Return the names of the inputs; raise ValueError unless there are `number` of them."""
     names = [name for name in symbol.list_inputs() if name not in params]
-    if not names or len(names) != number:
-        raise ValueError(f'--shape: must be given once for each input of the network, which are those that '
-                         f'{params_file} does not have: {", ".join(names[:9])}{", ..." * (len(names) > 9)}')
-    return names
+    if names and len(names) == number:
+        return names
+    if params and names == symbol.list_inputs():
+        raise ValueError(f'{params_file}: has {next(iter(params))} and other parameters, but none of this network: '
+                         'pass NAME-0000.params of net.export; a file of save_parameters must be loaded into the code '
+                         'of the network before net.export')
+    raise ValueError(f'--shape: must be given once for each input of the network, which are those that {params_file} '
+                     f'does not have: {", ".join(names[:9])}{", ..." * (len(names) > 9)}')
 
 
 def _block(symbol: Any, names: list[str], params: dict, params_file: str, float32: bool,

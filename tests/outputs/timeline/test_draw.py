@@ -6,7 +6,7 @@ import pytest
 from lanes import CPU0
 from matplotlib.colors import to_rgba
 
-from gluon_mgpu.outputs.timeline.draw import COLORS, busy_shares, draw, main
+from gluon_mgpu.outputs.timeline.draw import COLORS, busy_shares, draw_timeline, main
 from gluon_mgpu.outputs.timeline.read import Event
 
 EVENTS = [Event('cpu(0)', 'forward', 0.0, 2.0, 'Convolution'), Event('cpu(1)', 'backward', 1.0, 1.0, '_backward'),
@@ -27,7 +27,7 @@ def test_devices_are_sorted_by_number():
 
 
 def test_draw_has_one_lane_per_device_and_one_colour_per_phase(tmp_path, figures):
-    draw(EVENTS, tmp_path / 'timeline.png', 'LeNet on glyphs')
+    draw_timeline(EVENTS, tmp_path / 'timeline.png', 'LeNet on glyphs')
     assert (tmp_path / 'timeline.png').read_bytes()[:8] == b'\x89PNG\r\n\x1a\n'
     axes, = figures[0].axes
     assert axes.get_title() == 'LeNet on glyphs'

@@ -8,7 +8,7 @@ from lanes import CPU0
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, npx
 from gluon_mgpu.outputs.timeline import record as recording
 from gluon_mgpu.outputs.timeline.read import read
-from gluon_mgpu.outputs.timeline.record import Timeline, check_profiler, record
+from gluon_mgpu.outputs.timeline.record import Timeline, check_profiler, record_timeline
 from gluon_mgpu.training.run import Run
 
 
@@ -76,13 +76,13 @@ def test_networks_that_are_hybridized_or_not(options, devices, tmp_path):
 def test_record_takes_any_step_any_number_of_times(step, devices, tmp_path):
     step()
     npx.waitall()
-    first, second = (record(step, tmp_path / name) for name in ('1.json', '2.json'))
+    first, second = (record_timeline(step, tmp_path / name) for name in ('1.json', '2.json'))
     assert len(first) == len(second)  # the second contains nothing of the first
     assert {e.device for e in second} == {str(devices[0])}
 
 
 def test_a_profile_of_the_users_between_two_steps(step, tmp_path):
-    expected = len(record(step, tmp_path / 'trace.json'))
+    expected = len(record_timeline(step, tmp_path / 'trace.json'))
     mx.profiler.set_config(profile_imperative=True, profile_symbolic=True, filename=str(tmp_path / 'theirs.json'))
     mx.profiler.set_state('run')
     step()
@@ -90,7 +90,7 @@ def test_a_profile_of_the_users_between_two_steps(step, tmp_path):
     mx.profiler.set_state('stop')
     mx.profiler.dump(finished=False)
     assert 'dot' in (tmp_path / 'theirs.json').read_text()
-    assert len(record(step, tmp_path / 'trace.json')) == expected
+    assert len(record_timeline(step, tmp_path / 'trace.json')) == expected
 
 
 @pytest.mark.slow
@@ -103,7 +103,8 @@ def test_a_long_step_is_recorded_whole(step, tmp_path):
         step()
 
     step()
-    once, twice = record(step, tmp_path / 'trace.json'), record(long_step, tmp_path / 'trace.json')
+    path = tmp_path / 'trace.json'
+    once, twice = record_timeline(step, path), record_timeline(long_step, path)
     products = [[e.name for e in events if 'dot' in e.name] for events in (once, twice)]
     assert products[1] == 2 * products[0] != []
 
@@ -169,7 +170,7 @@ def test_epochs_of_one_batch_can_be_recorded(profiles, folder):
 @pytest.mark.parametrize('num_steps', [0, 1])
 def test_a_step_that_fails_leaves_the_profiler_off_and_no_half_trace(error, num_steps, step, folder, tmp_path,
                                                                      monkeypatch, capsys):
-    record(step, tmp_path / 'warm-up.json')
+    record_timeline(step, tmp_path / 'warm-up.json')
     states, batches_left = [], [1 + num_steps]
     set_state = mx.profiler.set_state
     monkeypatch.setattr(mx.profiler, 'set_state', lambda state: states.append(state) or set_state(state))
@@ -201,7 +202,7 @@ def test_a_step_that_fails_leaves_the_profiler_off_and_no_half_trace(error, num_
     npx.waitall()
     # Work in progress when the profiler stopped is in no later trace
     products = [[e.name for e in events if 'dot' in e.name]
-                for events in (record(step, tmp_path / 'a.json'), read(tmp_path / 'warm-up.json'))]
+                for events in (record_timeline(step, tmp_path / 'a.json'), read(tmp_path / 'warm-up.json'))]
     assert len(products[0]) == len(products[1]) > 0
 
 
@@ -224,5 +225,5 @@ def test_more_cpu_contexts_than_the_profiler_can_record_are_rejected(monkeypatch
 
 def test_memory_is_not_recorded(tmp_path):
     """MXNet 1.9 makes the counters without a lock; a device that then allocates fails with "Invalid device index"."""
-    record(lambda: np.ones((300, 300)), tmp_path / 'trace.json')
+    record_timeline(lambda: np.ones((300, 300)), tmp_path / 'trace.json')
     assert 'Memory: ' not in (tmp_path / 'trace.json').read_text()

@@ -12,7 +12,7 @@ from gluon_mgpu.networks.loss import cross_entropy
 from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 from gluon_mgpu.parallel.sync_batch_norm.train_batch import train_batch_synchronized
-from gluon_mgpu.training.parameters import by_name
+from gluon_mgpu.training.parameters import parameters_by_name
 
 nn = gluon.nn
 SIZES = (64, 1, 5, 2, 32, 3, 7, 4, 33, 16)  # rows of ten batches; with 1 to 3 rows, devices may get none
@@ -66,4 +66,5 @@ def norm_of(net, devices):
     net(np.zeros((1, 3, 4, 4), ctx=devices[0]))
     X = numpy.random.default_rng(0).normal(2, 1, (5, 3, 4, 4))
     X_shards = split_and_load(np.array(X, dtype='float32'), devices)
-    return SyncBatchNorm(net), X_shards, next(param for name, param in by_name(net).items() if 'running_mean' in name)
+    running_mean, = [param for name, param in parameters_by_name(net).items() if 'running_mean' in name]
+    return SyncBatchNorm(net), X_shards, running_mean

@@ -7,7 +7,7 @@ from norms import norm_of
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, np, npx
 from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
-from gluon_mgpu.training.parameters import by_name
+from gluon_mgpu.training.parameters import parameters_by_name
 
 nn = gluon.nn
 
@@ -98,7 +98,7 @@ def test_running_statistics_change_as_in_gluon(frozen, updated, device_list):
         net = sequential(nn.Conv2D(3, 1), nn.BatchNorm(), nn.Dense(2))
         block, X_shards, running_mean = norm_of(net, device_list(2))
         for name in frozen.split():
-            by_name(net)[name].grad_req = 'null'
+            parameters_by_name(net)[name].grad_req = 'null'
         for steps in ('forward', 'forward and backward'):
             with autograd.record():
                 Y_shards = block.forward(X_shards) if wrap is SyncBatchNorm else list(map(net, X_shards))

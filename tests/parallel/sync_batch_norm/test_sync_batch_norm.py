@@ -5,6 +5,7 @@ import idx_files
 import numpy
 import oracle
 import pytest
+from batches import Batches
 from bfloat16 import needs_bfloat16
 from equals_one import Plain, equals_one, rows, sequential, started, total_gradients
 from norms import backward, equals_gluon, norm_of, refuses, small_net, square, train, trained

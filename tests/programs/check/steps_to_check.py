@@ -64,15 +64,21 @@ def step_of_trainer(ls, net, trainer, X, devices, divisor):
 def step_from_scratch(device_params, X, y, devices, mistake='', batch_size=None):
     """Take the step of D2L 13.5.6, possibly with a mistake."""
     k, rows = len(devices), len(X)
+    if mistake == 'skips a small batch' and rows < k:
+        return
     if mistake == 'drops the rows that remain':
         X, y = X[:max(rows // k * k, 1)], y[:max(rows // k * k, 1)]
     X_shards, y_shards = split_batch(X, y, devices)
+    if mistake in ('overlapping shards', 'a mean of means, the last of more rows') and k > 1:
+        overlap = int(mistake == 'overlapping shards')
+        X_shards, y_shards = ([array[:rows // 2 + overlap], array[rows // 2 - overlap:].as_in_ctx(devices[1])]
+                              for array in (X, y))
     if mistake == 'the first shard on all devices':
         X_shards, y_shards = ([shards[0].as_in_ctx(device) for device in devices] for shards in (X_shards, y_shards))
     with autograd.record():
         ls = [LOSS(network(X_shard, params), y_shard)
               for X_shard, y_shard, params in zip(X_shards, y_shards, device_params)]
-        if mistake == 'a mean of means':
+        if mistake.startswith('a mean of means'):
             ls = [l.mean() / len(ls) * rows for l in ls]
     for l in ls:
         l.backward()

@@ -141,6 +141,29 @@ def test_a_layer_that_cannot_be_cast(batches):
     assert report.ok and 'in its own dtype' in report.title, report
 
 
+def wide_arrays(devices):
+    class Layer(gluon.nn.Dense):
+        def cast(self, dtype):
+            raise TypeError('only float32')
+    return Layer(4), [[copy_with_gradient(param.astype('float64'), param.ctx) for param in params]
+                      for params in make_arrays(devices)]
+
+
+def wide_network(devices):
+    """Its shapes wait for a first batch."""
+    net = gluon.nn.Dense(4, weight_initializer=init.One())
+    net.cast('float64')
+    net.initialize(ctx=devices)
+    return net, gluon.Trainer(net.collect_params(), 'sgd')
+
+
+@pytest.mark.parametrize('make, step', [
+    (wide_arrays, lambda state, *batch: step_from_scratch(state[1], *batch)), (wide_network, step_with_trainer)])
+def test_parameters_and_batches_of_float64(make, step, batches):
+    report = check_two(make, step, [(X.astype('float64'), y) for X, y in batches])
+    assert report.ok, report
+
+
 @pytest.mark.slow
 def test_recurrent_layers(batches):
     """MXNet's gradients of two layers are wrong in float64."""

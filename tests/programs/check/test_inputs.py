@@ -1,6 +1,5 @@
 """The arrays that a step gets: several inputs, dtypes, and those of ``mx.nd``."""
 import collections
-import threading
 from functools import partial
 
 import numpy
@@ -154,11 +153,7 @@ def test_a_step_written_with_nd(batches):
     assert report.ok and 'in float64, over batches of 12, 10, 12, 2, 7, 1 rows' in report.title, report
     report = check_two(make_nd, partial(step_of_nd, mistake=True), batches)
     assert 'the update is 0.5 times that of one device' in report.diagnosis[0]
-    in_threads = []
-    thread = threading.Thread(target=lambda: in_threads.append((npx.is_np_array(), npx.is_np_shape())))
-    thread.start()
-    thread.join()
-    assert [(npx.is_np_array(), npx.is_np_shape()), *in_threads] == [(True, True)] * 2
+    assert npx.is_np_array() and npx.is_np_shape()
 
 
 @ONLY_1
@@ -183,8 +178,7 @@ def test_a_program_that_has_left_numpy_semantics(batches):
         assert check_data_parallel(make_nd, step, batches).ok
         assert not npx.is_np_array() and not npx.is_np_shape()
     finally:
-        mx.util.set_np_shape(2)
-        mx.util._set_np_array(True)
+        npx.set_np()
 
 
 @ONLY_1

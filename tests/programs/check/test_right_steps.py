@@ -1,4 +1,6 @@
 """No mistake in steps that are right."""
+import types
+from dataclasses import dataclass
 from functools import partial
 
 import numpy
@@ -19,6 +21,7 @@ from steps_to_check import (
     step_from_scratch,
     step_of_trainer,
     step_with_trainer,
+    take_gradients,
     with_dropout_and_batch_norm,
 )
 
@@ -107,6 +110,30 @@ def step_without_trainer(net, X, y, devices):
         scratch.sgd(param.list_data(), LR, len(X))
 
 
+def make_hidden(devices, show):
+    """Return a network in an attribute of an attribute, which the check does not enter."""
+    state = make_network(devices)
+    return types.SimpleNamespace(shown=show(*state), hidden=types.SimpleNamespace(state=state))
+
+
+def step_of_hidden(state, X, y, devices):
+    step_with_trainer(state.hidden.state, X, y, devices)
+
+
+@dataclass(slots=True)
+class Model:
+    net: gluon.Block
+    trainer: gluon.Trainer
+    rows: int = 0
+
+
+def update_with_earlier_gradients(state, X, y, devices):
+    if state.rows:
+        state.trainer.step(state.rows)
+    take_gradients(state.net, X, y, devices)
+    state.rows = len(X)
+
+
 RIGHT = {
     'from scratch': (make_arrays, step_from_scratch),
     'momentum from scratch': (make_momentum, momentum_from_scratch),
@@ -124,12 +151,17 @@ RIGHT = {
     'only a hybridized network': (make_only_a_network, step_without_trainer),
     'SyncBatchNorm': (partial(make_only_a_network, synchronized=True), step_without_trainer),
     'the concise chapter': (make_concise, concise_step),
+    'an attribute with a Trainer': (partial(make_hidden, show=lambda net, trainer: trainer), step_of_hidden),
+    'an attribute with parameters': (partial(make_hidden, show=lambda net, trainer: net.collect_params()),
+                                     step_of_hidden),
+    'earlier gradients, in slots': (lambda devices: Model(*make_network(devices)), update_with_earlier_gradients),
     'updates on the devices': (partial(make_concise, update_on_kvstore=False), concise_step),
 }
 
 
 @pytest.mark.parametrize('case', some_slow(RIGHT, quick=(
-    'from scratch', 'accumulated gradients', 'random numbers', 'Adam', 'the concise chapter')))
+    'from scratch', 'accumulated gradients', 'random numbers', 'Adam', 'the concise chapter',
+    'an attribute with a Trainer', 'an attribute with parameters', 'earlier gradients, in slots')))
 def test_no_mistake_in_steps_that_are_right(case, batches):
     report = check_data_parallel(*RIGHT[case], batches)
     assert report.ok, report

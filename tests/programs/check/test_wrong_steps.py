@@ -11,6 +11,7 @@ from steps_to_check import (
     LR,
     MOMENTUM,
     check_two,
+    copy_with_gradient,
     make_accumulating,
     make_arrays,
     make_averages,
@@ -29,7 +30,8 @@ from steps_to_check import (
 from gluon_mgpu import check_data_parallel, scratch
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np, npx
 from gluon_mgpu.parallel.split import split_batch
-from gluon_mgpu.parallel.step import gradients, params_with_gradients
+from gluon_mgpu.parallel.step import gradients, params_with_gradients, prepare_idle_devices
+from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 
 NO_SUM = r'batch 1, of 8 rows: the sum of the gradients does not reach cpu\(0\), cpu\(1\)\.'
 MEAN_OF_MEANS = 'batch 2, of 7 rows: each device has the same weight whatever its rows, a mean of means'
@@ -41,6 +43,9 @@ FROM_SCRATCH = {
     'divides by the rows of a shard': 'batch 1, of 8 rows: the update is 2 times that of one device',
     'averages': 'the update is 0.5 times that of one device',
     'a mean of means': MEAN_OF_MEANS,
+    'a mean of means, the last of more rows': MEAN_OF_MEANS,
+    'overlapping shards': 'batch 1, of 8 rows: row 4 counts 2 times, row 5 counts 2 times',
+    'skips a small batch': 'batch 4, of 1 row: no device is updated',
     'a stale gradient': STALE,
     'sums into a new array': NO_SUM,
     'sums on the first device only': r'the sum of the gradients does not reach cpu\(1\)\.',
@@ -53,7 +58,8 @@ FROM_SCRATCH = {
 
 
 @pytest.mark.parametrize('mistake', some_slow(FROM_SCRATCH, quick=(
-    'averages', 'a mean of means', 'a stale gradient', 'sums into a new array', 'misses the last device')))
+    'averages', 'a mean of means, the last of more rows', 'overlapping shards', 'skips a small batch',
+    'a stale gradient', 'sums into a new array', 'misses the last device')))
 def test_mistakes_from_scratch(mistake, batches):
     report = check_two(make_arrays, partial(step_from_scratch, mistake=mistake), batches)
     assert not report.ok and re.search(FROM_SCRATCH[mistake], report.diagnosis[0]), report
@@ -276,12 +282,69 @@ def test_weight_decay_on_each_device_before_the_sum(in_loss, batches):
     assert ONCE in report.diagnosis[0]
 
 
-def test_small_faults_are_printed(batches):
+@pytest.mark.parametrize('factor', [1.002, 1.0005])
+def test_small_faults_are_printed(factor, batches):
     def train_batch(state, X, y, devices):
-        step_from_scratch(state, X, y, devices, batch_size=len(X) / (1 + 0.002 * (len(devices) > 1)))
+        step_from_scratch(state, X, y, devices, batch_size=len(X) / (factor if len(devices) > 1 else 1))
     report = check_two(make_arrays, train_batch, batches)
-    assert 'the update is 1.002 times that of one device' in report.diagnosis[0]
-    assert 'cpu(0): 1.002, ' in report.diagnosis[4]
+    assert f'the update is {factor} times that of one device' in report.diagnosis[0]
+    assert f'cpu(0): {factor}, ' in report.diagnosis[4]
+
+
+@pytest.mark.parametrize('rows, masked', [
+    (lambda i: i // 2 % 2, False), (lambda i: i * (i % 8 < 5), False), (lambda i: i, True), (lambda i: 0 * i, False)],
+    ids=['two kinds', 'padded', 'masked', 'alike'])
+def test_rows_that_change_nothing(rows, masked, batches):
+    """They, or their neighbors, add as much or nothing to the update: another row is taken for the diagnosis."""
+    X, y = (numpy.concatenate(arrays)[rows(numpy.arange(48))] for arrays in zip(*batches))
+
+    def step(state, X, y, devices):
+        with autograd.record():
+            ls = [LOSS(network(X_shard, params), y_shard) * (y_shard > (2 if masked else -1)).astype('float64')
+                  for X_shard, y_shard, params in zip(*split_batch(X, y, devices), state)]
+        update(ls, state, len(X) / len(devices))
+    report = check_two(make_arrays, step, [(X, y)])
+    assert 'batch 1, of 8 rows: the update is 2 times that of one device' in report.diagnosis[0], report
+
+
+@pytest.mark.parametrize('seed', [0, 2, 4])
+def test_a_small_term_that_each_device_divides_by_counts_of_its_own_rows(seed):
+    """As a center loss, beside which the rows count nearly once."""
+    def make(devices):
+        centers = np.random.normal(size=(4, 4))
+        return [[*params, copy_with_gradient(centers, device)] for params, device in zip(make_arrays(devices), devices)]
+
+    def center_loss(X, y, params):
+        out, classes = network(X.astype('float32'), params[:4]), np.eye(4, dtype='float32', ctx=X.ctx)[y]
+        distances = ((out - np.dot(classes, params[4])) ** 2).sum(axis=1)
+        return LOSS(out, y) + 0.03 * distances / np.dot(classes, classes.sum(axis=0))
+
+    def step(state, X, y, devices):
+        with autograd.record():
+            ls = [center_loss(*shards) for shards in zip(*split_batch(X, y, devices), state)]
+        update(ls, state, len(X))
+    rng = numpy.random.default_rng(seed)
+    report = check_two(make, step, [(rng.normal(size=(48, 6)), rng.integers(0, 4, 48))])
+    assert UNKNOWN in report.diagnosis[0], report
+
+
+def test_a_mistake_beside_synchronized_batch_norm(batches):
+    """There is no note that each device normalizes by its own rows."""
+    def make(devices):
+        net, trainer = make_network(devices, layers=with_dropout_and_batch_norm)
+        return SyncBatchNorm(net), trainer
+
+    def step(state, X, y, devices):
+        net, trainer = state
+        X_shards, y_shards = split_batch(X, y, devices)
+        with autograd.record():
+            ls = [LOSS(y_hat, y_shard) for y_hat, y_shard in zip(net.forward(X_shards), y_shards)]
+        net.backward(ls)
+        prepare_idle_devices(net, X, devices)
+        trainer.step(len(X) / len(devices))
+    report = check_two(make, step, batches)
+    assert 'the update is 2 times that of one device' in report.diagnosis[0], report
+    assert not any('batch norm' in note for note in report.notes)
 
 
 def test_a_division_by_zero(batches):
@@ -382,7 +445,7 @@ def step_with_clipping(state, X, y, devices, where, max_norm=0.5):
 
 
 @pytest.mark.parametrize('where, fault', [
-    ('before the sum', UNKNOWN), ('all copies', 'the update is 0.707 times that of one device'),
+    ('before the sum', UNKNOWN), ('all copies', 'times that of one device.Do: clip by the norm of'),
     ('each copy', '')])
 @pytest.mark.parametrize('options', [{}, slow({'optimizer': 'adam'})])
 def test_clipping(where, fault, options, batches):

@@ -17,7 +17,6 @@ FACTS = {
     'gluon_mgpu': gluon_mgpu.__version__,
     'python': {'version': '3.11.7', 'executable': '/venv/bin/python', 'platform': 'Linux x86_64', 'release': 'Linux-6'},
     'numpy': {'version': '1.26.4', 'supplied': ['bool']},
-    'packages_missing': [],
     'mxnet': {'builds': {'mxnet': '1.9.1'}, 'folder': '/venv/lib/mxnet'},
     'cores': {'count': 2, 'processor': 'AMD EPYC', 'bfloat16_obstacle': '', 'amx_obstacle': 'the processor has none'},
     'engine': {'gluon_mgpu': {'OMP_NUM_THREADS': '1', 'MXNET_CPU_TEMP_COPY': '53'}, 'allocator': True, 'you': {}},

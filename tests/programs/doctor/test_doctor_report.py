@@ -40,8 +40,8 @@ def test_the_subprocess_has_the_users_settings(monkeypatch):
 
 @pytest.mark.parametrize('can_train', [True, False])
 def test_the_command_line_shows_the_screen(can_train, monkeypatch, capsys):
-    fault = {} if can_train else {'self_test__mxnet': {'error': 'MXNet is not installed: pip install x; for GPUs y'}}
-    facts = facts_with(**fault)
+    fault = {'error': 'MXNet is not installed', 'remedy': 'pip install x; for GPUs y'}
+    facts = facts_with() if can_train else facts_with(self_test__mxnet=fault)
     monkeypatch.setattr(module, 'run_self_test', lambda timeout: facts['self_test'])
     monkeypatch.setattr('gluon_mgpu.programs.doctor.facts.look', lambda: facts)
     assert main([]) == (0 if can_train else 1)

@@ -142,8 +142,8 @@ def test_a_run_without_its_final_checkpoint(chapter, capsys):
 def test_a_run_that_was_stopped_within_an_epoch(chapter, capsys):
     assert chapter(scratch, '--num-epochs', '2', '--checkpoint-every', '4', '--out-dir', 'run')[0] == 0
     assert export.main([str(checkpoints('run')[1])]) == 0
-    assert capsys.readouterr().out.startswith('checkpoint: run/checkpoint-00000008.safetensors, after 2 batches of '
-                                              'epoch 2 of 2\n')
+    assert capsys.readouterr().out.startswith('checkpoint: run/checkpoint-00000008.safetensors, in epoch 2 of 2 '
+                                              'after 2 batches\n')
 
 
 @pytest.fixture

@@ -28,10 +28,11 @@ def test_model_zoo(name):
 
 @mxnet_1
 def test_other_threads_keep_numpy_semantics():
-    with pytest.raises(ZeroDivisionError), semantics_of(mx.nd.ones(1)):
-        assert not mx.util.is_np_array() and not mx.util.is_np_shape()
-        raise ZeroDivisionError
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1, initializer=mx.util.set_np) as pool:
+        with pytest.raises(ZeroDivisionError), semantics_of(mx.nd.ones(1)):
+            assert not mx.util.is_np_array() and not mx.util.is_np_shape()
+            assert pool.submit(mx.util.is_np_array).result() and pool.submit(mx.util.is_np_shape).result()
+            raise ZeroDivisionError
         assert pool.submit(mx.util.is_np_shape).result() and mx.util.is_np_shape() and mx.util.is_np_array()
 
 

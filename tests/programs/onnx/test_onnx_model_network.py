@@ -16,7 +16,7 @@ from gluon_mgpu.networks.hybridized import hybridized
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 from gluon_mgpu.programs.onnx.writing import to_onnx
-from gluon_mgpu.training.parameters import by_name
+from gluon_mgpu.training.parameters import parameters_by_name
 
 nn, rnn = gluon.nn, gluon.rnn
 
@@ -102,10 +102,10 @@ def test_names_and_sizes():
              for value in (*graph.input, *graph.output)}
     assert sizes == {'words': [4, 'batch', 3], 'state': [2, 'batch', 5], 'features': [4, 'batch', 5],
                      'new_state': [2, 'batch', 5]}
-    assert {array.name for array in graph.initializer} == set(by_name(net))
+    assert {array.name for array in graph.initializer} == set(parameters_by_name(net))
     for settings, words in (({'input_names': ['a']}, r"^input_names \['a'\], output_names .*: must be 2 and 2 names"),
                             ({'output_names': ['a', 'a']}, 'must be 2 and 2 names, different from each other and from'),
-                            ({'input_names': [next(iter(by_name(net))), 'b']}, 'and from those of the parameters'),
+                            ({'input_names': [min(parameters_by_name(net)), 'b']}, 'and from those of the parameters'),
                             ({'batch_axis': [1]}, r'^batch_axis \[1\]: must be an axis of each of 2 inputs, or None'),
                             ({'batch_axis': [None, None]}, r'^batch_axis .*: must be an axis of each of 2 inputs'),
                             ({'batch_axis': 3}, '^batch_axis 3: must be an axis'),

@@ -1,6 +1,6 @@
 """Repair of MXNet for ARM64 Linux, to be run once after pip has installed it. Does not import MXNet.
 
-    python -m gluon_mgpu.mxnet_setup.arm64
+    .venv/bin/python tools/repair_arm64.py
 
 The wheel on PyPI links to Arm's performance libraries, which PyPI does not have. It uses BLAS, LAPACK and mathematical
 functions from them; OpenBLAS, LAPACKE and libm of the system have the same.
@@ -13,9 +13,16 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from ..base.flags import Parser
-from ..base.text import print_text
-from .installation import ARM_LIBRARIES, SYSTEM_LIBRARIES, missing_on_arm64, obstacle, package_folder
+from gluon_mgpu.base.flags import Parser
+from gluon_mgpu.base.program import ProblemError
+from gluon_mgpu.base.text import print_text
+from gluon_mgpu.mxnet_setup.installation import (
+    ARM_LIBRARIES,
+    SYSTEM_LIBRARIES,
+    missing_on_arm64,
+    obstacle,
+    package_folder,
+)
 
 
 def repair() -> str:
@@ -25,7 +32,7 @@ def repair() -> str:
     if system != ('Linux', 'aarch64'):
         return f'MXNet for {" on ".join(system)} needs no repair'
     if problem := obstacle() or missing_on_arm64():
-        raise ValueError(problem)
+        raise ProblemError(*problem)
     folder = package_folder('mxnet')
     assert folder  # `obstacle` has looked for it
     library = Path(folder, 'libmxnet.so').resolve()
@@ -57,7 +64,7 @@ def _patchelf(*arguments: str | Path) -> str:
 
 def main(argv: list | None = None) -> int:
     """Repair MXNet and print what was done; return the exit status."""
-    parser = Parser('gluon_mgpu.mxnet_setup.arm64', 'Repair MXNet on ARM64 Linux, after pip has installed it.')
+    parser = Parser('tools.repair_arm64', 'Repair MXNet on ARM64 Linux, after pip has installed it.')
     return parser.run(argv, lambda _: print_text(repair()))
 
 

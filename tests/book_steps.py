@@ -546,7 +546,3 @@ WRONG = {  # the chapter, its step with a mistake, most of them the book's, and 
     'GAN: gradients of the generator': ('GAN', with_old_gradients(step_of_gan),
                                         'set the gradients of devices without rows, and of layers that a batch'),
 }
-
-
-def as_mxnet(data):
-    return tuple(map(as_mxnet, data)) if isinstance(data, tuple) else np.array(data, dtype=data.dtype)

@@ -6,7 +6,7 @@ from trainers import trainable
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, npx
 from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.parallel.step import prepare_idle_devices
-from gluon_mgpu.training.parameters import by_name, copies
+from gluon_mgpu.training.parameters import copies, parameters_by_name
 
 
 def equals_one(program, devices, one=None, tolerance=1e-10):
@@ -46,7 +46,7 @@ def _values(found):
 
 def _parameters(net):
     for name, arrays in copies(net).items():
-        if not name.endswith('gamma') or by_name(net)[name].grad_req != 'null':  # plain Gluon sets that to 1
+        if not name.endswith('gamma') or parameters_by_name(net)[name].grad_req != 'null':  # plain Gluon sets that to 1
             yield name, same(arrays, name)
 
 
@@ -97,7 +97,7 @@ def started(net, devices, rng, *shapes, scale=0.5):
         for device in devices if shapes else ():
             net(*(array(numpy.zeros((1, *shape)), dtype='float32', ctx=device) for shape in shapes))
     net.cast('float64')
-    for name, param in by_name(net).items():
+    for name, param in parameters_by_name(net).items():
         if 'running' not in name:  # also the gamma that a batch norm without scale ignores
             param.set_data(array(rng.normal(scale=scale, size=param.shape), dtype='float64', ctx=devices[0]))
     return net

@@ -12,7 +12,7 @@ from trainers import on_each_device, trainable
 import gluon_mgpu as d2l
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np
 from gluon_mgpu.outputs.plot import Animator
-from gluon_mgpu.training.parameters import by_name
+from gluon_mgpu.training.parameters import parameters_by_name
 
 nn = gluon.nn
 loss = gluon.loss.SoftmaxCrossEntropyLoss()
@@ -106,7 +106,10 @@ def test_a_function_instead_of_a_network(device_list):
         net.initialize(ctx=devices)
         trainer = gluon.Trainer(net.collect_params(), 'sgd', SGD)
         (X, _), y = batches(rng, [1])[0]
-        d2l.train_batch_ch13(of(net), X.astype('float32'), y, loss, trainer, devices)
+        data = [(X.astype('float32'), y)]
+        d2l.train_batch_ch13(of(net), *data[0], loss, trainer, devices)
+        yield net
+        d2l.train_ch13(of(net), data, data, loss, trainer, 2, devices)
         yield net
 
     equals_one(partial(program, of=lambda net: net.__call__), device_list(3), one=partial(program, of=lambda net: net))

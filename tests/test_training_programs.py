@@ -26,9 +26,9 @@ HYBRIDIZE = {'eager': None, 'hybridize': {}, 'static_alloc': {'static_alloc': Tr
              'static_shape': {'static_alloc': True, 'static_shape': True}}
 
 
-def dense(*units, kind=nn.HybridSequential):
+def dense(*units):
     return sequential(*(nn.Dense(following, in_units=size, activation='tanh')
-                        for size, following in itertools.pairwise(units)), kind=kind)
+                        for size, following in itertools.pairwise(units)), kind=StaticSequential)
 
 
 def make(net, devices, how='eager'):
@@ -59,14 +59,6 @@ def plain(devices, rng, trainer_of, how):
     for X, y in batches(rng):
         step(squared(net), [net], trainer, X, y, devices)
         yield net
-
-
-def static_sequential(devices, rng, trainer_of, how):
-    net = make(dense(4, 5, 3, kind=StaticSequential), devices, how)
-    trainer = trainer_of(trainable(net), 'adam', {'learning_rate': 0.01})
-    for X, y in batches(rng):
-        step(squared(net), [net], trainer, X, y, devices)
-        yield net, net(np.array(X, dtype='float64', ctx=devices[-1]))
 
 
 def frozen_and_unfrozen(devices, rng, trainer_of, how):

@@ -3,6 +3,7 @@ from functools import partial
 
 import numpy
 import pytest
+from bfloat16 import needs_bfloat16
 from equals_one import equals_one, sequential, started
 from trainers import trainable
 

@@ -5,7 +5,6 @@ import idx_files
 import numpy
 import oracle
 import pytest
-from batches import Batches
 from bfloat16 import needs_bfloat16
 from equals_one import Plain, equals_one, rows, sequential, started, total_gradients
 from norms import backward, equals_gluon, norm_of, refuses, small_net, square, train, trained
@@ -21,7 +20,7 @@ from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 from gluon_mgpu.parallel.sync_batch_norm.train_batch import train_batch_synchronized
 from gluon_mgpu.parallel.workers import Workers
-from gluon_mgpu.training.parameters import by_name, copies, with_grad_req
+from gluon_mgpu.training.parameters import copies, parameters_by_name, with_grad_req
 from gluon_mgpu.training.run import Run
 
 nn = gluon.nn
@@ -182,8 +181,8 @@ def test_workers_equal_one_device(device_list, devices_of_each):
     fast = SyncBatchNorm(one)
     for X in batches:
         backward(fast, [X.as_in_ctx(device)], square)
-    for name, expected in by_name(one).items():
-        params = [by_name(net)[name] for net in nets]
+    for name, expected in parameters_by_name(one).items():
+        params = [parameters_by_name(net)[name] for net in nets]
         found = [array.asnumpy() for param in params for array in param.list_data()]
         assert (expected.data().asnumpy() == pytest.approx(found[0], rel=1e-12))
         assert all((array == found[0]).all() for array in found)

@@ -17,7 +17,7 @@ from gluon_mgpu.parallel.split import split_and_load, split_batch
 from gluon_mgpu.parallel.step import prepare_idle_devices
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 from gluon_mgpu.parallel.sync_batch_norm.train_batch import train_batch_synchronized
-from gluon_mgpu.training.parameters import by_name
+from gluon_mgpu.training.parameters import parameters_by_name
 from gluon_mgpu.training.run import Run
 
 nn = gluon.nn
@@ -164,7 +164,7 @@ LEGACY = {'operators of mx.nd': (Legacy, [(2, 8, 8)]), 'layers': (legacy_layers,
 def steps(devices, rng, wrap, network, shapes, losses_of=slice(None), frozen=(), input_gradient=True):
     """Train for three steps on 7, 2 and 5 rows; yield parameters, outputs, gradients of the inputs, and predictions."""
     net = started(network(), devices, rng, *shapes)
-    for name, param in by_name(net).items():
+    for name, param in parameters_by_name(net).items():
         if name in frozen:
             param.grad_req = 'null'
     trainer, fast = on_each_device(trainable(net), 'sgd', {'learning_rate': 1e-5}), wrap(net)

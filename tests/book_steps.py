@@ -17,7 +17,7 @@ from gluon_mgpu.parallel.step import gradients, prepare_idle_devices
 nn = gluon.nn
 SGD, ADAM = ('sgd', {'learning_rate': 0.1, 'momentum': 0.9}), ('adam', {'learning_rate': 0.01})
 VOCAB, H, T = 9, 4, 5  # words, numbers per word, words per sentence
-cross_entropy, l2, l1 = gluon.loss.SoftmaxCELoss(), gluon.loss.L2Loss(), gluon.loss.L1Loss()
+cross_entropy, l1 = gluon.loss.SoftmaxCELoss(), gluon.loss.L1Loss()
 binary = gluon.loss.SigmoidBCELoss()
 
 
@@ -116,20 +116,6 @@ def step_of_fine_tuning(state, X, y, devices, head_only=3):
     freeze(block.features, 'write' if number % head_only else 'null')
     train_batch_ch13(net, X, y, cross_entropy, trainer, devices)
     state[3] += 1
-
-
-def make_dogs(way, devices):
-    """Kaggle dog breeds: the features have no Trainer."""
-    net = started(FineTuned(), devices)
-    freeze(net.features)
-    return net.features, *way(net.output, *SGD)
-
-
-def step_of_dogs(state, X, y, devices):
-    features, net, trainer = state
-    X_shards, y_shards = split_batch(X, y, devices)
-    step_of(lambda X, y: cross_entropy(net(X), y), [net], [trainer], [[features(X) for X in X_shards], y_shards],
-            devices, len(y))
 
 
 def make_fcn(way, devices):
@@ -285,27 +271,6 @@ def masked_sentences(rng, rows):
             (words(rng, rows, 2), rng.integers(0, 2, rows).astype('int32')))
 
 
-class BERTClassifier(nn.Block):
-    """Fine-tuned BERT, of which it leaves out the tasks of pre-training."""
-
-    def __init__(self):
-        super().__init__()
-        self.bert, self.output = BERT(), nn.Dense(3, in_units=H)
-
-    def forward(self, X):
-        return self.output(self.bert.encode(*X)[:, 0, :])
-
-
-def make_bert_classifier(way, devices):
-    net = started(BERTClassifier(), devices)
-    return way(net, *ADAM)
-
-
-def inference(rng, rows):
-    (*X, _, _), _ = masked_sentences(rng, rows)
-    return tuple(X), rng.integers(0, 3, rows)
-
-
 def make_word2vec(way, devices):
     """Skip-gram: embeddings of centers, and of contexts and noise words."""
     net = nn.Sequential()
@@ -448,30 +413,8 @@ def points(rng, rows):
     return rng.normal(size=(rows, 3)), rng.normal(size=(rows, 2))
 
 
-def make_recommender(block):
-    def make(way, devices):
-        return way(started(block(), devices), *ADAM)
-    return make
-
-
-class AutoRec(nn.Block):
-    def __init__(self):
-        super().__init__()
-        self.encoder, self.decoder = nn.Dense(3, in_units=6, activation='sigmoid'), nn.Dense(6, in_units=3)
-
-    def forward(self, X):
-        prediction = self.decoder(self.encoder(X))
-        return prediction * np.sign(X) if autograd.is_training() else prediction
-
-
-def step_of_autorec(state, X, y, devices):
-    net, trainer = state
-    step_of(lambda X, y: l2(net(X), y), [net], [trainer], split_batch(X, y, devices), devices, len(y))
-
-
-def matrices(rng, rows):
-    X = rng.integers(0, 4, (rows, 6)).astype('float64')
-    return X, X
+def make_neumf(way, devices):
+    return way(started(NeuMF(), devices), *ADAM)
 
 
 def step_of_ranking(state, X, y, devices, over_rows=np.sum):
@@ -511,19 +454,16 @@ CHAPTERS = {
     'fine-tuning': Chapter(make_fine_tuning, step_of_fine_tuning, images),
     'fine-tuning, the head only': Chapter(partial(make_fine_tuning, frozen=True), partial(
         step_of_fine_tuning, head_only=1), images),
-    'dog breeds': Chapter(make_dogs, step_of_dogs, images),
     'FCN': Chapter(make_fcn, step_of_fcn, pixels),
     'SSD': Chapter(make_ssd, step_of_ssd, boxes),
     'BiRNN': Chapter(make_sentiment(BiRNN, 'embedding'), step_ch13, reviews),
     'attention': Chapter(make_attention, step_ch13, sentence_pairs),
     'BERT': Chapter(make_bert, step_of_bert, masked_sentences),
-    'BERT classifier': Chapter(make_bert_classifier, step_ch13, inference),
     'word2vec': Chapter(make_word2vec, step_of_word2vec, contexts),
     'seq2seq': Chapter(make_seq2seq, step_of_seq2seq, translations),
     'language model': Chapter(make_model, step_of_model, texts),
     'GAN': Chapter(make_gan, step_of_gan, points),
-    'AutoRec': Chapter(make_recommender(AutoRec), step_of_autorec, matrices),
-    'NeuMF': Chapter(make_recommender(NeuMF), step_of_ranking, pairs),
+    'NeuMF': Chapter(make_neumf, step_of_ranking, pairs),
 }
 
 

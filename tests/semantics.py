@@ -1,7 +1,7 @@
 """Arrays and networks of ``mx.np`` and ``mx.nd``."""
 import contextlib
 
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, mx, np, npx
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, mx, nd_semantics, np, npx
 
 KINDS = ['np', 'nd'] if MXNET_MAJOR < 2 else ['np']  # MXNet 2 has no networks of mx.nd
 
@@ -9,14 +9,8 @@ KINDS = ['np', 'nd'] if MXNET_MAJOR < 2 else ['np']  # MXNet 2 has no networks o
 @contextlib.contextmanager
 def semantics(kind):
     """Run the block as after ``npx.reset_np()`` if `kind` is 'nd'; return ``np.array`` or ``mx.nd.array``."""
-    if kind == 'np' or MXNET_MAJOR >= 2:
+    with contextlib.nullcontext() if kind == 'np' else nd_semantics():
         yield getattr(mx, kind).array
-        return
-    try:
-        with mx.util.np_array(False), mx.util.np_shape(False):
-            yield mx.nd.array
-    finally:
-        mx.util.set_np_shape(2)  # again in all threads
 
 
 def array(data, **options):

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
-from equals_one import Plain, equals_one, rows, squared, take_gradients
+from equals_one import Plain, equals_one, rows, sequential, squared, take_gradients
 from slow import slow
 from trainers import on_each_device, trainable
 
@@ -27,10 +27,8 @@ HYBRIDIZE = {'eager': None, 'hybridize': {}, 'static_alloc': {'static_alloc': Tr
 
 
 def dense(*units):
-    net = StaticSequential()
-    for size, following in itertools.pairwise(units):
-        net.add(nn.Dense(following, in_units=size, activation='tanh'))
-    return net
+    return sequential(*(nn.Dense(following, in_units=size, activation='tanh')
+                        for size, following in itertools.pairwise(units)), kind=StaticSequential)
 
 
 def make(net, devices, how='eager'):

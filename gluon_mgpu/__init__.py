@@ -55,10 +55,9 @@ __all__ = sorted(PLACES)
 
 def __getattr__(name: str):
     if name not in PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}: if an earlier version had it, it is "
-                             "gone, and CHANGELOG.md says what to do instead; names of the book's other chapters are "
-                             "in the book's package; pip install --no-deps d2l pandas ipython, import gluon_mgpu "
-                             "first, and after it: from d2l import mxnet as d2l")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}. For a name of an earlier version, see "
+                             "CHANGELOG.md. For one of the book's other chapters, pip install --no-deps d2l pandas "
+                             "ipython, import gluon_mgpu first, and then: from d2l import mxnet as d2l")
     module, attribute = PLACES[name]
     return getattr(importlib.import_module(f'{__name__}.{module}'), attribute)
 

@@ -87,7 +87,7 @@ def train(num_gpus: int | None, batch_size: int, lr: float | Callable, num_epoch
     run = run or Run(num_epochs)
     devices = devices_from(num_gpus, devices)
     data = data or load_data('fashion-mnist', batch_size, seed=seed)
-    check_training(run, num_epochs, batch_size, data, net)
+    check_training(run, num_epochs, batch_size, data, net, optimizer_params)
     train_iter, test_iter = data
     if net is None:
         net = resnet18(10)

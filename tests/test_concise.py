@@ -212,6 +212,7 @@ def accumulating(net):
     (gluon.nn.HybridSequential, {}, 'net has no parameter to train'),
     (lambda: frozen(small_net()), {}, 'net has no parameter to train'),
     (lambda: accumulating(small_net()), {}, "net has parameters with grad_req 'add'"),
+    (small_net, {'optimizer_params': {'learning_rate': 0.3}}, 'optimizer_params has a learning_rate, which lr would'),
     (small_net, {'batch_size': 8}, 'batch_size 8, but the training data has batches of 4 rows'),
     (lambda: small_net(9), {}, 'training labels are from 0 to 9, but the network has 9 outputs: ')])
 def test_an_invalid_network_keeps_its_weights(devices, make, more, message):

@@ -67,10 +67,10 @@ def test_public_names():
 
 def test_unknown_name():
     assert not hasattr(gluon_mgpu, 'no_such_name')
-    words = ('if an earlier version had it, it is gone, and CHANGELOG.md says what to do instead; .* pip install '
-             '--no-deps d2l pandas ipython, import gluon_mgpu first, and after it: from d2l import mxnet')
+    words = ('For a name of an earlier version, see CHANGELOG.md. .* pip install --no-deps d2l pandas ipython, import '
+             'gluon_mgpu first, and then: from d2l import mxnet as d2l$')
     for name in ('train_ch6', 'zero_grad'):  # of the book's chapter 7, and of version 3
-        with pytest.raises(AttributeError, match=f"has no attribute '{name}': {words}"):
+        with pytest.raises(AttributeError, match=f"has no attribute '{name}'. {words}"):
             getattr(gluon_mgpu, name)
 
 

@@ -17,7 +17,6 @@ from .checkpoint import CheckpointError
 from .run_folder import BEST, OWN_UNFINISHED, check_newest, checkpoints, lock_folder, steps_in_name
 
 NUM_KEPT = 2
-_locks: dict[Path, contextlib.ExitStack] = {}  # of the runs of this process, by folder
 
 
 class CheckpointCallback(Callback):
@@ -82,9 +81,7 @@ class CheckpointCallback(Callback):
     def _prepare_folder(self) -> None:
         """Lock the folder, and remove the files of a killed process."""
         if not self.is_locked:
-            _locks.get(self.folder, self._lock).close()  # such as that of an interrupted cell of a notebook
             lock_folder(self.folder, self._lock)
-            _locks[self.folder] = self._lock
         for path in [path for path in self.folder.iterdir() if OWN_UNFINISHED.fullmatch(path.name)]:
             with contextlib.suppress(OSError):
                 path.unlink()

@@ -58,12 +58,12 @@ def check_gpus(numbers: list[int]) -> None:
                                f'{" to ".join(map(dotted, compute_capabilities()))}',
                                f'use {" or ".join(filter(None, [others, *gpu.builds(), CPU_CONTEXTS]))}')
         if not seen:
-            raise ValueError(f'gpu({i}) does not exist ({why_no_gpus()}): use {CPU_CONTEXTS}')
+            raise ProblemError(f'gpu({i}) does not exist ({why_no_gpus()})', f'use {CPU_CONTEXTS}')
         if i >= seen:
             has_mig = any(' MIG ' in gpu.name for gpu in ask_driver().gpus)  # 'NVIDIA A100-SXM4-40GB MIG 3g.20gb'
             mig = ', a process can use only one MIG instance' if has_mig else ''
-            raise ValueError(f'gpu({i}) does not exist (MXNet sees {seen}{mig}{hidden()}): '
-                             f'use gpu:0{f" to gpu:{seen - 1}" if seen > 1 else ""}')
+            raise ProblemError(f'gpu({i}) does not exist (MXNet sees {seen}{mig}{hidden()})',
+                               f'use gpu:0{f" to gpu:{seen - 1}" if seen > 1 else ""}')
 
 
 def gpu_of_worker(local_rank: int) -> int:

@@ -97,7 +97,7 @@ def devices_words(devices: Iterable) -> str:
 def check_devices(devices: Sequence[Context]) -> list[Context]:
     """Return the devices as a list if training can use all of them together; else raise ValueError."""
     # MXNet itself accepts missing GPUs, duplicates and negative numbers, and fails or hangs later
-    devices = list(devices)
+    devices = [devices] if isinstance(devices, str) else list(devices)
     if not devices:
         raise ValueError("the list of devices is empty: name at least one, such as 'cpu:0'")
     for device in devices:

@@ -134,7 +134,8 @@ class HorovodWorkers(Workers):
             if len(param.list_ctx()) > 1:
                 raise ValueError(f'{param.name} is on {param.list_ctx()}, but Horovod sums the gradients of one device '
                                  'for each worker: initialize the network on [workers.device]')
-        return HorovodTrainer(self, next(self._num_trainers), params, optimizer, optimizer_params, clip_norm)
+        return HorovodTrainer(self, next(self._num_trainers), params, optimizer, optimizer_params, clip_norm,
+                              update_on_kvstore)
 
     def broadcast_parameters(self, net: Any, *args: Any, statistics: bool = True) -> None:
         if hasattr(net, 'collect_params'):

@@ -17,8 +17,8 @@ class HorovodTrainer(ClippingTrainer):
     """
 
     def __init__(self, workers: Any, number: int, params: Any, optimizer: str, optimizer_params: dict | None,
-                 clip_norm: float | None = None):
-        super().__init__(params, optimizer, optimizer_params, clip_norm, kvstore=None)
+                 clip_norm: float | None = None, update_on_kvstore: bool = False):
+        super().__init__(params, optimizer, optimizer_params, clip_norm, update_on_kvstore, kvstore=None)
         if isinstance(self._optimizer, mx.optimizer.SGLD):
             raise ValueError('SGLD draws other random numbers on each worker: use another optimizer')
         self._workers, self._name, self._compared = workers, f'Trainer {number}', False

@@ -7,8 +7,8 @@ import platform
 import re
 import sys
 from importlib import metadata
-from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import Any
 
 from ..base.program import ProblemError, is_out_of_memory, reason
 
@@ -53,9 +53,15 @@ def installed_versions() -> dict[str, str]:
     return {}
 
 
+def find_spec(module: str) -> Any:
+    """Return the spec of a module, of all finders but ``runtime.MXNetFinder``, which calls this; None if missing."""
+    finders = [finder for finder in sys.meta_path if getattr(finder, '__name__', '') != 'MXNetFinder']
+    return next(filter(None, (finder.find_spec(module, None) for finder in finders)), None)
+
+
 def package_folder(module: str) -> str | None:
     """Locate a package without importing it; None if it is missing."""
-    spec = PathFinder.find_spec(module)  # calls no MXNetFinder
+    spec = find_spec(module)
     # A folder without code, such as the rest of an old installation, has a spec without origin
     return os.path.dirname(spec.origin) if spec and spec.origin else None
 
@@ -100,8 +106,8 @@ def loading_remedy(error: BaseException) -> str:
 def explain(error: Exception) -> tuple[str, ...]:
     """Return the reason why ``import mxnet`` raised `error`, and the remedy."""
     library = re.search(r'(lib[\w+-]+\.so[.\d]*): cannot open shared object', str(error))
-    if library and not loading_remedy(error):
-        return _missing(library[1])
+    if library and not loading_remedy(error) and (missing := _missing(library[1])):
+        return missing
     name = getattr(error, 'name', None) or ''
     if isinstance(error, ModuleNotFoundError) and not name.startswith('mxnet'):
         package = 'setuptools' if name == 'distutils' else name  # distutils left Python in 3.12

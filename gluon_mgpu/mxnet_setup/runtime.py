@@ -6,7 +6,8 @@ import importlib
 import os
 import sys
 import warnings
-from importlib.machinery import PathFinder
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -32,8 +33,8 @@ ENVIRONMENT = {
 # (with which Python would wait less for devices that free memory), MXNet crashes more often when memory runs out.
 ALLOCATOR = {'mmap_max': (-4, 0), 'trim_threshold': (-1, 2**31 - 1), 'arena_max': (-8, 1), 'top_pad': (-2, 2**28)}
 
-IMPORT_FAILED = ('the import of MXNet has failed in this process: restart Python, in a notebook the kernel, and import '
-                 'gluon_mgpu first')
+IMPORT_FAILED = ('the import of MXNet has failed in this process',
+                 'restart Python, in a notebook the kernel, and import gluon_mgpu first')
 
 
 class Prepared(NamedTuple):
@@ -49,7 +50,7 @@ def prepare() -> Prepared:
     """Prepare this process for MXNet, once. Never fails, but warns if MXNet was imported before."""
     sys.meta_path.insert(0, MXNetFinder)
     if _mxnet_imported():
-        warnings.warn(IMPORT_FAILED if import_had_failed() else
+        warnings.warn(': '.join(IMPORT_FAILED) if import_had_failed() else
                       'MXNet was imported before gluon_mgpu, so CPU contexts may hardly run in parallel: restart '
                       'Python and import gluon_mgpu first', stacklevel=3)
         omp_threads()  # cached from here on
@@ -99,10 +100,21 @@ def import_mxnet() -> ModuleType:
     return mxnet
 
 
+class FailingLoader(Loader):
+    """A loader that raises an error when the module is imported, not when it is only looked for."""
+
+    def __init__(self, error: Exception):
+        self._error = error
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Raise the error."""
+        raise self._error
+
+
 class MXNetFinder:
     """An entry of ``sys.meta_path`` that calls `complete` as soon as the program, or this package, imports MXNet.
 
-    If that fails, it raises MXNetImportError, with the reason and the remedy.
+    If MXNet is missing or broken, its import raises MXNetImportError, with the reason and the remedy.
     """
 
     @staticmethod
@@ -110,11 +122,10 @@ class MXNetFinder:
         """Return the spec of MXNet, with a loader that also completes it; None for other modules."""
         if name != 'mxnet':
             return None
-        if import_had_failed():  # a second import may succeed, with half of the modules
-            raise MXNetImportError(IMPORT_FAILED)
-        if problem := installation.obstacle():
-            raise MXNetImportError(*problem)
-        spec: Any = PathFinder.find_spec(name, path)
+        # After a failed import, a second one may succeed, with half of the modules
+        if problem := IMPORT_FAILED if import_had_failed() else installation.obstacle():
+            return ModuleSpec(name, FailingLoader(MXNetImportError(*problem)))
+        spec = installation.find_spec(name)
         execute = spec.loader.exec_module
 
         def execute_and_complete(module: ModuleType) -> None:

@@ -11,17 +11,7 @@ from ..base.nested import leaves, refill
 from ..mxnet_setup.compat import autograd, cached_op, mx
 from .tracing import trace_function
 
-MAX_OPERATORS = 16  # of a function or network
-
-
-class RecentOperators(OrderedDict):
-    """Operators by mode and shapes: only those that were set most recently, because each keeps memory."""
-
-    def __setitem__(self, key: tuple, operator: Any) -> None:
-        super().__setitem__(key, operator)
-        self.move_to_end(key)
-        if len(self) > MAX_OPERATORS:
-            self.popitem(last=False)
+MAX_OPERATORS = 16  # of a function or network: the most recently used, because each keeps memory
 
 
 class hybridized:  # noqa: N801, a decorator
@@ -48,12 +38,14 @@ class hybridized:  # noqa: N801, a decorator
             raise ValueError(f'{type(function).__name__} is no function of arrays: call net.hybridize() for a network')
         functools.update_wrapper(self, function)
         self.function: Callable = function
-        self._operators = RecentOperators()
+        self._operators: OrderedDict[tuple, Callable] = OrderedDict()
 
     def __call__(self, *args: Any) -> Any:
         key = autograd.is_recording(), autograd.is_training(), _describe(args)
-        operator = self._operators.get(key) or _operator(self.function, args)
+        operator = self._operators.pop(key, None) or _operator(self.function, args)
         self._operators[key] = operator
+        if len(self._operators) > MAX_OPERATORS:
+            self._operators.popitem(last=False)
         return operator(leaves(args))
 
 

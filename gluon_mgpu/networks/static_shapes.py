@@ -1,11 +1,12 @@
 """A network with an operator of Gluon's for each shape, so that memory does not grow when shapes change."""
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 from ..base.nested import leaves
 from ..mxnet_setup.compat import autograd, gluon, layers_of, npx
-from .hybridized import RecentOperators, with_copies
+from .hybridized import MAX_OPERATORS, with_copies
 
 
 class StaticSequential(gluon.nn.HybridSequential):
@@ -29,7 +30,7 @@ class StaticSequential(gluon.nn.HybridSequential):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self._operators = RecentOperators()
+        self._operators: OrderedDict[tuple, Any] = OrderedDict()
         self._mode: tuple | None = None  # of the last call
 
     def _is_static(self) -> bool:
@@ -46,7 +47,7 @@ class StaticSequential(gluon.nn.HybridSequential):
     def _clear_cached_op(self) -> None:
         # Gluon calls this after hybridize(), cast(), or when a layer is added: its operator is no longer valid
         super()._clear_cached_op()
-        self._operators = RecentOperators()
+        self._operators = OrderedDict()
 
     def _call_cached_op(self, *args: Any) -> Any:
         if not self._is_static():
@@ -56,9 +57,11 @@ class StaticSequential(gluon.nn.HybridSequential):
             npx.waitall()
             self._mode = mode
         key = *mode, *[(array.shape, array.dtype) for array in leaves(args)]
-        self._cached_op: Any = self._operators.get(key)
+        self._cached_op: Any = self._operators.pop(key, None)
         result = super()._call_cached_op(*args)  # builds an operator if there is none
         self._operators[key] = self._cached_op
+        if len(self._operators) > MAX_OPERATORS:
+            self._operators.popitem(last=False)
         return result
 
 

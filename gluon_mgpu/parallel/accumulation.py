@@ -16,7 +16,8 @@ def scratch_in_parts(train_batch: Callable, num_parts: int) -> Callable:
     """Return a function like `scratch.train_batch`, which calls that for each of `num_parts` parts of a batch.
 
     It sums the gradients of the parts on each device, and updates once. There are fewer parts if a device would get no
-    rows of a part. With one part, this is `train_batch` itself. Source: none in the book.
+    rows of a part. With one part, this is `train_batch` itself. All arguments must be given; a `batch_size` of None is
+    the rows of the whole batch. Source: none in the book.
 
     Examples
     --------
@@ -25,7 +26,7 @@ def scratch_in_parts(train_batch: Callable, num_parts: int) -> Callable:
     if integer('num_parts', num_parts, minimum=1) == 1:
         return train_batch
 
-    def train_batch_in_parts(X: Any, y: Any, device_params: list, devices: list, lr: float, batch_size: int,
+    def train_batch_in_parts(X: Any, y: Any, device_params: list, devices: list, lr: float, batch_size: int | None,
                              allreduce: Callable) -> list:
         sums = _PartSums(X, y, devices, num_parts)
 
@@ -35,7 +36,7 @@ def scratch_in_parts(train_batch: Callable, num_parts: int) -> Callable:
                 allreduce(data)
 
         return [l for X, y in sums.parts()
-                for l in train_batch(X, y, device_params, devices, lr, batch_size, allreduce_sums)]
+                for l in train_batch(X, y, device_params, devices, lr, batch_size or sums.num_rows, allreduce_sums)]
     return train_batch_in_parts
 
 
@@ -53,7 +54,7 @@ def concise_in_parts(train_batch: Callable, num_parts: int, always: bool = False
         return train_batch
 
     def train_batch_in_parts(X: Any, y: Any, net: Any, loss: Callable, trainer: Any, devices: list,
-                             batch_size: int) -> list:
+                             batch_size: int | None = None) -> list:
         sums = _PartSums(X, y, devices, num_parts, always)
         for gradient in gradients(net, devices):
             fill(gradient, 0)  # the first part need not use every parameter
@@ -65,7 +66,7 @@ def concise_in_parts(train_batch: Callable, num_parts: int, always: bool = False
 
         trainer_of_parts = SimpleNamespace(step=step)
         return [l for X, y in sums.parts()
-                for l in train_batch(X, y, net, loss, trainer_of_parts, devices, batch_size)]
+                for l in train_batch(X, y, net, loss, trainer_of_parts, devices, batch_size or sums.num_rows)]
     return train_batch_in_parts
 
 
@@ -76,8 +77,8 @@ class _PartSums:
     """
 
     def __init__(self, X: Any, y: Any, devices: list, num_parts: int, always: bool = False):
-        self._X, self._y, self._num_rows = X, y, num_rows(X, y)
-        self._num_parts = num_parts if always else max(1, min(num_parts, self._num_rows // len(devices)))
+        self._X, self._y, self.num_rows = X, y, num_rows(X, y)
+        self._num_parts = num_parts if always else max(1, min(num_parts, self.num_rows // len(devices)))
         self._part = 0
         self._sums: list[list] = []  # of each call of `add` in this part
 
@@ -91,7 +92,7 @@ class _PartSums:
         for part in range(self._num_parts):
             self._part = part
             self._sums_before, self._sums = iter(self._sums), []
-            rows = shard_rows(self._num_rows, part, self._num_parts)
+            rows = shard_rows(self.num_rows, part, self._num_parts)
             yield rows_of(self._X, rows), rows_of(self._y, rows)
 
     def add(self, arrays: list) -> None:

@@ -1,6 +1,6 @@
 """The gradients of a network on several devices, also on those that get no rows of a small batch.
 
-A network is a Gluon block, a `SyncBatchNorm`, or its parameters as a list or ``net.collect_params()``.
+A network is a Gluon block, a `SyncBatchNorm`, or its Gluon parameters, as a list or as ``net.collect_params()``.
 """
 from __future__ import annotations
 
@@ -43,6 +43,9 @@ def prepare_idle_devices(net: Any, X: Any, devices: list, batch_axis: int = 0) -
     batch_axis : int
         The axis of the n rows in X, as for `split_and_load`: 1 for time-major batches.
     """
+    if isinstance(net, (list, tuple)) and not all(isinstance(param, gluon.Parameter) for param in net):
+        raise ValueError('prepare_idle_devices needs a Gluon network or its parameters: for arrays, set the gradients '
+                         'of devices without rows to 0 by array.grad[:] = 0')
     num_rows = leaves(X)[0].shape[batch_axis]
     if idle_devices := devices[num_rows:]:
         if num_rows:

@@ -14,7 +14,8 @@ class Default(int):
     """A default number. `check_training` can tell it from the same number given by the caller."""
 
 
-def check_training(run: Run, num_epochs: int, batch_size: int, data: tuple, net: Any = None) -> None:
+def check_training(run: Run, num_epochs: int, batch_size: int, data: tuple, net: Any = None,
+                   optimizer_params: dict | None = None) -> None:
     """Raise ValueError for what would give wrong numbers without an error, or fail late; reads no data but lists.
 
     `net` is the network, if it is not that of the chapter. All workers call this, because they compare `batch_size`.
@@ -23,6 +24,8 @@ def check_training(run: Run, num_epochs: int, batch_size: int, data: tuple, net:
         raise ValueError(f'num_epochs {num_epochs}: must be {run.num_epochs}, as in run; leave it out')
     integer('batch_size', batch_size, minimum=1)
     run.workers.check_equal({'batch_size': batch_size})
+    if 'learning_rate' in (optimizer_params or ()):
+        raise ValueError('optimizer_params has a learning_rate, which lr would replace: leave it out')
     if net is not None:
         _check_net(plain(net))
     check_training_data(data, batch_size, plain(net), run.workers.allgather)

@@ -165,13 +165,14 @@ class Run:
         self.workers.place = f'epoch {epoch.number}'
         # 3. the clock starts
         for batch in epoch.begin(train_iter, self.num_epochs):
-            if self._broadcast_pending:  # not before, because a network may get its shapes from the first batch
+            if is_first := self._broadcast_pending:  # not before, because a network may get its shapes from the first batch
                 self.workers.broadcast_parameters(self.net, batch[0], statistics=not self.num_steps)
                 self._broadcast_pending = False
             self.lr = next(self._lrs)
             yield batch
             if not self.num_steps:
                 epoch.check_losses(batch)
+            if is_first:
                 self._compare_workers()
             epoch.num_batches += 1
             self.num_steps += 1

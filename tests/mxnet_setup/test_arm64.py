@@ -66,7 +66,7 @@ def machine(tmp_path, monkeypatch):
     spec = SimpleNamespace(origin=str(library.with_name('__init__.py')))
     monkeypatch.setattr(arm64.platform, 'system', lambda: machine.system)
     monkeypatch.setattr(arm64.platform, 'machine', lambda: machine.processor)
-    monkeypatch.setattr(installation.PathFinder, 'find_spec', lambda name, path=None: spec)
+    monkeypatch.setattr(installation, 'find_spec', lambda name: spec)
     monkeypatch.setattr(arm64.sysconfig, 'get_path', lambda name: str(patchelf.parent))
     monkeypatch.setattr(arm64, 'obstacle', lambda: ())
     monkeypatch.setattr(installation, 'loads', lambda name: name not in machine.missing)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from fake_packages import CAUGHT, REPO
+from fake_packages import CAUGHT, MXNET, REPO
 
 from gluon_mgpu.mxnet_setup import installation
 
@@ -167,3 +167,28 @@ def test_the_remedy_outside_a_checkout_is_mxnets_own_wheel(requires, expected, m
     monkeypatch.setattr(installation.metadata, 'requires', find)
     assert [installation._pip(extra) for extra in ('cpu', 'cu112')] == [
         f'pip install --no-deps {wheels}' for wheels in expected]
+
+
+OTHER_FINDER = """
+import importlib.machinery, sys
+
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        return importlib.machinery.PathFinder.find_spec(name, ['elsewhere']) if name == 'mxnet' else None
+
+sys.meta_path.append(Finder)
+"""
+
+
+def test_mxnet_of_another_finder(site, tmp_path):
+    """As after an editable installation from source."""
+    (tmp_path / 'elsewhere' / 'mxnet').mkdir(parents=True)
+    (tmp_path / 'elsewhere' / 'mxnet' / '__init__.py').write_text(MXNET)
+    result = site('-c', OTHER_FINDER + LOAD, mxnet=None, dists=())
+    assert (result.returncode, result.stdout) == (0, 'mxnet was imported\n'), result.stderr
+
+
+def test_looking_for_mxnet_raises_nothing(site):
+    result = site('-c', 'import gluon_mgpu, importlib.util; importlib.util.find_spec("mxnet")', mxnet=None, dists=())
+    assert (result.returncode, result.stderr) == (0, '')

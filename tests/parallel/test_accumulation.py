@@ -20,9 +20,15 @@ from gluon_mgpu.training.run import Run
 def test_rows_of_parts_by_hand(rows, k, num_parts, expected, device_list):
     """Every device has rows of each part, if the batch has as many as devices."""
     sizes, X = [], np.arange(2 * rows).reshape(rows, 2)
-    train_batch = scratch_in_parts(lambda X, y, *args: sizes.append((len(X), y.tolist())) or [], num_parts)
-    train_batch(X, np.arange(rows), [], device_list(k), 0.1, rows, scratch.allreduce)
-    assert [size for size, _ in sizes] == expected
+    divisors = set()
+
+    def step(X, y, device_params, devices, lr, batch_size, allreduce):
+        sizes.append((len(X), y.tolist()))
+        divisors.add(batch_size)
+        return []
+
+    scratch_in_parts(step, num_parts)(X, np.arange(rows), [], device_list(k), 0.1, None, scratch.allreduce)
+    assert [size for size, _ in sizes] == expected and divisors == {rows}
     assert [label for _, labels in sizes for label in labels] == [*range(rows)]
 
 
@@ -30,9 +36,9 @@ def test_parts_of_a_worker_without_rows(device_list):
     """It takes part in the exchanges of synchronized batch norm in every part."""
     sizes, net = [], gluon.nn.Dense(1, in_units=2)
     net.initialize(ctx=device_list(1))
-    train_batch = concise_in_parts(lambda X, *args: sizes.append(len(X)) or [], 3, always=True)
-    train_batch(np.zeros((1, 2)), np.zeros(1), net, None, None, device_list(1), 8)
-    assert sizes == [1, 0, 0]
+    train_batch = concise_in_parts(lambda X, *args: sizes.append((len(X), args[-1])) or [], 3, always=True)
+    train_batch(np.zeros((1, 2)), np.zeros(1), net, None, None, device_list(1))
+    assert sizes == [(1, 1), (0, 1), (0, 1)]  # the divisor is that of the whole batch
 
 
 class RecordingTrainer:

@@ -40,6 +40,12 @@ def test_parameters_instead_of_a_network(of, device_list):
     assert [gradient.ctx for gradient in step.gradients(of(net), devices)] == [devices[0]] * 2 + [devices[1]] * 2
 
 
+def test_arrays_are_refused_in_every_batch(devices):
+    """Not only in one with fewer rows than devices, after an epoch."""
+    with pytest.raises(ValueError, match=r'^prepare_idle_devices needs a Gluon network .* array.grad\[:\] = 0$'):
+        step.prepare_idle_devices([[np.ones(1)], [np.ones(1)]], np.ones(8), devices[:2])
+
+
 def test_batch_norm_with_a_trainer_of_gluon(device_list):
     """Each device gets the same rows, so that its statistics are those of one device."""
     def program(devices, rng):

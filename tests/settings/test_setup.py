@@ -48,8 +48,9 @@ def test_the_functions_of_the_chapter_from_scratch():
 def test_the_network_and_the_trainer_of_the_concise_chapter(devices):
     found = arguments('concise', concise, weight_decay=0.5)
     assert found['optimizer_params'] == {'wd': 0.5, 'momentum': 0.0} and found['train_batch'] is concise.train_batch
-    params = gluon.nn.Dense(2, in_units=3).collect_params()
-    params.initialize(ctx=devices)
+    net = gluon.nn.Dense(2, in_units=3)
+    net.initialize(ctx=devices)
+    params = net.collect_params()
     assert type(found['Trainer'](params, 'sgd', {}, update_on_kvstore=False)) is gluon.Trainer
     found = arguments('concise', concise, optimizer='adam', clip_norm=0.5, sync_batch_norm=True)
     assert found['optimizer_params'] == {'wd': 0.0} and found['train_batch'] is train_batch_synchronized

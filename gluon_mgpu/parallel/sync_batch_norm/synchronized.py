@@ -73,7 +73,8 @@ class SyncBatchNorm:
 
     def __call__(self, *args):
         if autograd.is_training():
-            raise ValueError('SyncBatchNorm needs the rows of all devices to train: call net.forward(X_shards)')
+            raise ValueError('SyncBatchNorm needs the rows of all devices to train: call net.forward(X_shards), or '
+                             'pass train_batch=train_batch_synchronized to concise.train')
         return self.block(*args)
 
     def forward(self, X_shards: list, *more_shards: list) -> list:

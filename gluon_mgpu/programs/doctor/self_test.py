@@ -143,7 +143,7 @@ def main() -> None:
         try:
             result = work()
         except ProblemError as error:
-            result = dict(zip(('error', 'remedy'), error.args))
+            result = dict(zip(('error', 'remedy'), error.args, strict=True))
         except ModuleNotFoundError as error:
             result = {'error': f'{error.name} is not installed', 'remedy': f'pip install {error.name}'}
         except Exception as error:

@@ -394,3 +394,13 @@ def test_code_that_asks_whether_autograd_records(devices):
     for mode in (autograd.train_mode, autograd.record, autograd.train_mode):
         with mode():
             assert abs(synchronized.forward([X])[0] - net(X)).max() < 1e-5  # float32
+
+
+def test_one_half_of_what_concise_train_needs(devices):
+    X, y, net = np.zeros((4, 1, 12, 12)), np.zeros(4), small_net()
+    net.initialize(ctx=devices[:2])
+    message = '^train_batch_synchronized needs a SyncBatchNorm: pass net='
+    with pytest.raises(ValueError, match=message):
+        train_batch_synchronized(X, y, net, None, None, devices[:2])
+    with pytest.raises(ValueError, match='or pass train_batch=train_batch_synchronized to concise.train$'):
+        concise.train_batch(X, y, SyncBatchNorm(net), None, None, devices[:2])

@@ -69,13 +69,13 @@ def parse_devices(text: str) -> list[Context]:
             numbers = range(num_cores())
         elif item == 'gpu:all':
             numbers = range(num_mxnet_gpus())
+            if not numbers:
+                raise ValueError(f"'gpu:all' names no device ({why_no_gpus()}): use 'cpu:all'")
         elif match := NUMBERS.fullmatch(item):
             first, last = match.groups()
             numbers = range(int(first), int(last or first) + 1)
         else:
             numbers = range(0)
-        if item == 'gpu:all' and not numbers:
-            raise ValueError(f"'gpu:all' names no device ({why_no_gpus()}): use 'cpu:all'")
         if not numbers:
             raise ValueError(f"{item!r} names no device: write a list such as 'gpu:0,gpu:1', 'cpu:0-3' or "
                              "'gpu:all', with numbers up to 999")

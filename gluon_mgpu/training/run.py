@@ -165,7 +165,8 @@ class Run:
         self.workers.place = f'epoch {epoch.number}'
         # 3. the clock starts
         for batch in epoch.begin(train_iter, self.num_epochs):
-            if is_first := self._broadcast_pending:  # not before, because a network may get its shapes from the first batch
+            # Not before the first batch, because a network may get its shapes from it
+            if is_first := self._broadcast_pending:
                 self.workers.broadcast_parameters(self.net, batch[0], statistics=not self.num_steps)
                 self._broadcast_pending = False
             self.lr = next(self._lrs)

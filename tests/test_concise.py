@@ -1,32 +1,35 @@
 """The concise chapter, compared with the scratch chapter; several devices, compared with one."""
 import gc
 import weakref
+from functools import partial
 
 import numpy
 import oracle
 import pytest
-from batches import BATCHES, Batches, check_replicas, largest_difference, of_labels
+from batches import BATCHES, Batches, of_labels, scratch_lenet
+from equals_one import equals_one, same
 from refused import refused
 from slow import slow
 from trainers import on_each_device, trainable
 
-from gluon_mgpu import concise, scratch
+from gluon_mgpu import concise
 from gluon_mgpu.mxnet_setup.compat import gluon, init, np, npx
 from gluon_mgpu.networks.static_shapes import StaticSequential
 from gluon_mgpu.parallel.accumulation import concise_in_parts
 from gluon_mgpu.training.run import Run
 
 
-def train_gluon_lenet(devices, params, batches, lr=0.2, hybridize=True, num_parts=1):
-    """Train on the batches; return the parameters on each device in the scratch chapter's form."""
-    net, loss = oracle.gluon_lenet(params, devices), gluon.loss.SoftmaxCrossEntropyLoss()
+def concise_lenet(devices, rng, hybridize=True, num_parts=1):
+    """Train LeNet with Gluon on the batches of `scratch_lenet`; yield its parameters in that chapter's form."""
+    net = oracle.gluon_lenet(oracle.lenet_params(rng, dtype='float64'), devices)
     if hybridize:
         net.hybridize(static_alloc=True, static_shape=True)
-    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': lr})
+    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.2})
     step = concise.train_batch if num_parts == 1 else concise_in_parts(concise.train_batch, num_parts)
-    for X, y in batches:
-        step(np.array(X, dtype=X.dtype), np.array(y, dtype=y.dtype), net, loss, trainer, devices, len(X))
-    return [oracle.gluon_lenet_params(net, device) for device in devices]
+    for n in BATCHES:
+        X, y = oracle.to_mx(oracle.images(rng, n, dtype='float64'))
+        step(X, y, net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, devices, n)
+        yield [same(copies) for copies in zip(*(oracle.gluon_lenet_params(net, device) for device in devices))]
 
 
 def test_a_worker_without_rows(device_list, rng):
@@ -39,31 +42,15 @@ def test_a_worker_without_rows(device_list, rng):
     concise.train_batch(np.array(X), np.array(y), net, loss, trainer, devices)
     before = oracle.gluon_lenet_params(net, devices[0])
     assert concise.train_batch(np.array(X[:0]), np.array(y[:0]), net, loss, trainer, devices, batch_size=4) == []
-    assert largest_difference(before, oracle.gluon_lenet_params(net, devices[0])) == 0
-
-
-@pytest.mark.parametrize('k', [slow(1), 2, slow(3)])
-def test_concise_equals_scratch(device_list, rng, k):
-    params = oracle.lenet_params(rng, dtype='float64')
-    batches = [oracle.images(rng, n, dtype='float64') for n in BATCHES]
-    by_hand = [scratch.get_params(oracle.to_mx(params), device) for device in device_list(k)]
-    for X, y in batches:
-        scratch.train_batch(np.array(X, dtype=X.dtype), np.array(y), by_hand, device_list(k), 0.2)
-    by_trainer = train_gluon_lenet(device_list(k), params, batches)
-    # Gluon's SGD keeps the learning rate and 1 / rows in float32, also for float64 parameters
-    assert largest_difference([p.asnumpy() for p in by_hand[0]], by_trainer[0]) < 1e-8
-    assert largest_difference(by_trainer[0], params) > 1e-3
+    assert all(map(numpy.array_equal, oracle.gluon_lenet_params(net, devices[0]), before))
 
 
 @pytest.mark.parametrize('k, parts, hybridize', [
-    (3, 1, True), (2, 3, True), *[slow(*case) for case in ((2, 1, True), (4, 1, True), (3, 1, False), (2, 3, False),
-                                                          (1, 64, True), (3, 4, True))]])
-def test_k_devices_equal_one_also_in_parts(device_list, rng, k, parts, hybridize):
-    params = oracle.lenet_params(rng, dtype='float64')
-    batches = [oracle.images(rng, n, dtype='float64') for n in BATCHES]
-    one, = train_gluon_lenet(device_list(1), params, batches)
-    replicas = train_gluon_lenet(device_list(k), params, batches, hybridize=hybridize, num_parts=parts)
-    check_replicas(replicas, one, params)
+    (3, 1, True), (2, 3, True), *[slow(*case) for case in ((1, 1, True), (2, 1, True), (4, 1, True), (3, 1, False),
+                                                          (2, 3, False), (1, 64, True), (3, 4, True))]])
+def test_k_devices_equal_scratch_on_one_also_in_parts(device_list, k, parts, hybridize):
+    equals_one(partial(concise_lenet, hybridize=hybridize, num_parts=parts), device_list(k), one=scratch_lenet,
+               tolerance=1e-8)  # Gluon's SGD keeps the learning rate and 1 / rows in float32
 
 
 @pytest.mark.parametrize('batch_norm, last', [(False, 2), (True, 3)])

@@ -111,7 +111,7 @@ def test_batches_of_several_inputs(kind, batch, all_rows, device_list):
 def test_time_major_batches(k, batch_axis, device_list):
     """Of 4 time steps, with 5 rows and with 1."""
     def program(devices, rng):
-        net = started(gluon.rnn.GRU(2, input_size=3), devices, rng)
+        net = started(gluon.rnn.GRU(2), devices, rng, (1, 3))
         trainer = gluon.Trainer(trainable(net), 'sgd', {'learning_rate': 0.1})
         for rows in (5, 1):
             X = rng.normal(size=(4, rows, 3))

@@ -271,31 +271,6 @@ def masked_sentences(rng, rows):
             (words(rng, rows, 2), rng.integers(0, 2, rows).astype('int32')))
 
 
-def make_word2vec(way, devices):
-    """Skip-gram: embeddings of centers, and of contexts and noise words."""
-    net = nn.Sequential()
-    net.add(nn.Embedding(VOCAB, H), nn.Embedding(VOCAB, H))
-    return way(started(net, devices), *ADAM), net
-
-
-def step_of_word2vec(state, X, y, devices):
-    (_, trainer), block = state
-    X_shards, y_shards = split_batch(X, y, devices)
-
-    def losses(X, labels):
-        center, context, mask = X
-        scores = npx.batch_dot(block[0](center), block[1](context).swapaxes(1, 2))[:, 0, :]
-        return binary(scores, labels, mask) * mask.shape[1] / mask.sum(axis=1)
-
-    step_of(losses, [block], [trainer], [X_shards, y_shards], devices, len(y))
-
-
-def contexts(rng, rows):
-    mask = rng.integers(0, 2, (rows, T)).astype('float64')
-    mask[:, 0] = 1
-    return (words(rng, rows, 1), words(rng, rows, T), mask), rng.integers(0, 2, (rows, T)).astype('float64')
-
-
 class Seq2Seq(nn.Block):
     def __init__(self):
         super().__init__()
@@ -459,7 +434,6 @@ CHAPTERS = {
     'BiRNN': Chapter(make_sentiment(BiRNN, 'embedding'), step_ch13, reviews),
     'attention': Chapter(make_attention, step_ch13, sentence_pairs),
     'BERT': Chapter(make_bert, step_of_bert, masked_sentences),
-    'word2vec': Chapter(make_word2vec, step_of_word2vec, contexts),
     'seq2seq': Chapter(make_seq2seq, step_of_seq2seq, translations),
     'language model': Chapter(make_model, step_of_model, texts),
     'GAN': Chapter(make_gan, step_of_gan, points),

@@ -52,7 +52,7 @@ def _parameters(net):
 
 def same(arrays, name='an array'):
     """Return the first of the copies on several devices, which must be exactly equal, as a NumPy array."""
-    first, *others = (array.asnumpy() for array in arrays)
+    first, *others = (array if isinstance(array, numpy.ndarray) else array.asnumpy() for array in arrays)
     assert all(numpy.array_equal(first, other) for other in others), f'{name} differs between devices'
     return first
 

@@ -46,14 +46,9 @@ def batches(rng, rows=ROWS):
              np.array(rng.integers(0, 3, n), dtype='int32')) for n in rows]
 
 
-def with_gluon(devices):
+def prepared(devices, make_trainer=gluon.Trainer):
     net = make(devices)
-    return net, gluon.Trainer(net.collect_params(), 'sgd', SGD)
-
-
-def with_updates_on_each_device(devices):
-    net = make(devices)
-    return net, on_each_device(trainable(net), 'sgd', SGD)
+    return net, make_trainer(trainable(net), 'sgd', SGD)
 
 
 def by_gluon(net, data):
@@ -75,11 +70,11 @@ def one_by_gluon(devices, rng):
         yield net, found
 
 
-@pytest.mark.parametrize('way', [with_gluon, with_updates_on_each_device])
+@pytest.mark.parametrize('make_trainer', [gluon.Trainer, on_each_device])
 @pytest.mark.parametrize('k', [1, 2, 3])
-def test_batches_of_any_number_of_rows(k, way, device_list):
+def test_batches_of_any_number_of_rows(k, make_trainer, device_list):
     def program(devices, rng):
-        net, trainer = way(devices)
+        net, trainer = prepared(devices, make_trainer)
         for X, y in batches(rng):
             yield net, d2l.train_batch_ch13(net, X, y, loss, trainer, devices)
 
@@ -134,7 +129,7 @@ def test_train_ch13(k, options, device_list, rng, seed, capsys):
     one = make(devices[:1])
     ls, correct = zip(*by_gluon(one, train_iter * 2))
     mx.random.seed(seed)
-    net, trainer = with_gluon(devices)
+    net, trainer = prepared(devices)
     d2l.train_ch13(net, train_iter, test_iter, loss, trainer, 2, devices, *options)
     first, second, last, speed = capsys.readouterr().out.splitlines()
     test_acc = d2l.evaluate_accuracy_gpu(one, test_iter)
@@ -146,7 +141,7 @@ def test_train_ch13(k, options, device_list, rng, seed, capsys):
 
 def test_train_ch13_uses_all_devices(devices, rng, monkeypatch, capsys):
     monkeypatch.setattr('gluon_mgpu.devices.lists.try_all_gpus', lambda: devices)
-    net, trainer = with_gluon(devices)
+    net, trainer = prepared(devices)
     d2l.train_ch13(net, batches(rng), batches(rng), loss, trainer, 1)
     assert str(devices) in capsys.readouterr().out
 
@@ -154,7 +149,7 @@ def test_train_ch13_uses_all_devices(devices, rng, monkeypatch, capsys):
 def test_the_curve_has_three_lines(devices, rng, monkeypatch):
     animators, add = [], Animator.add
     monkeypatch.setattr(Animator, 'add', lambda self, x, y: animators.append(self) or add(self, x, y))
-    net, trainer = with_gluon(devices)
+    net, trainer = prepared(devices)
     d2l.train_ch13(net, batches(rng), batches(rng), loss, trainer, 3, devices)
     animator, = set(animators)
     assert animator.X == [[1, 2, 3]] * 3 and animator.Y[0][0] > animator.Y[0][2] > 0
@@ -162,7 +157,7 @@ def test_the_curve_has_three_lines(devices, rng, monkeypatch):
 
 def test_mistakes_of_the_caller(device_list, rng):
     devices = device_list(3)
-    net, trainer = with_gluon(devices)
+    net, trainer = prepared(devices)
     X, y = batches(rng)[0]
     with pytest.raises(ValueError, match=r'^the Trainer was made for .* but the step is on'):
         d2l.train_batch_ch13(net, X, y, loss, trainer, devices[:2])
@@ -176,7 +171,7 @@ def test_mistakes_of_the_caller(device_list, rng):
 def test_a_split_that_leaves_out_a_device(sizes, device_list, rng):
     """Its gradient would be that of an earlier batch."""
     devices = device_list(3)
-    net, trainer = with_gluon(devices)
+    net, trainer = prepared(devices)
     ends = numpy.cumsum(sizes)
 
     def split_f(X, y, devices):

@@ -1,32 +1,35 @@
 """The concise chapter, compared with the scratch chapter; several devices, compared with one."""
 import gc
 import weakref
+from functools import partial
 
 import numpy
 import oracle
 import pytest
-from batches import BATCHES, Batches, check_replicas, largest_difference, of_labels
+from batches import BATCHES, Batches, of_labels, scratch_lenet
+from equals_one import equals_one, same, sequential, started
 from refused import refused
 from slow import slow
 from trainers import on_each_device, trainable
 
-from gluon_mgpu import concise, scratch
-from gluon_mgpu.mxnet_setup.compat import gluon, init, np, npx
+from gluon_mgpu import concise
+from gluon_mgpu.mxnet_setup.compat import gluon, np
 from gluon_mgpu.networks.static_shapes import StaticSequential
 from gluon_mgpu.parallel.accumulation import concise_in_parts
 from gluon_mgpu.training.run import Run
 
 
-def train_gluon_lenet(devices, params, batches, lr=0.2, hybridize=True, num_parts=1):
-    """Train on the batches; return the parameters on each device in the scratch chapter's form."""
-    net, loss = oracle.gluon_lenet(params, devices), gluon.loss.SoftmaxCrossEntropyLoss()
+def concise_lenet(devices, rng, hybridize=True, num_parts=1):
+    """Train LeNet with Gluon on the batches of `scratch_lenet`; yield its parameters in that chapter's form."""
+    net = oracle.gluon_lenet(oracle.lenet_params(rng, dtype='float64'), devices)
     if hybridize:
         net.hybridize(static_alloc=True, static_shape=True)
-    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': lr})
+    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.2})
     step = concise.train_batch if num_parts == 1 else concise_in_parts(concise.train_batch, num_parts)
-    for X, y in batches:
-        step(np.array(X, dtype=X.dtype), np.array(y, dtype=y.dtype), net, loss, trainer, devices, len(X))
-    return [oracle.gluon_lenet_params(net, device) for device in devices]
+    for n in BATCHES:
+        X, y = oracle.to_mx(oracle.images(rng, n, dtype='float64'))
+        step(X, y, net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, devices, n)
+        yield [same(copies) for copies in zip(*(oracle.gluon_lenet_params(net, device) for device in devices))]
 
 
 def test_a_worker_without_rows(device_list, rng):
@@ -39,31 +42,15 @@ def test_a_worker_without_rows(device_list, rng):
     concise.train_batch(np.array(X), np.array(y), net, loss, trainer, devices)
     before = oracle.gluon_lenet_params(net, devices[0])
     assert concise.train_batch(np.array(X[:0]), np.array(y[:0]), net, loss, trainer, devices, batch_size=4) == []
-    assert largest_difference(before, oracle.gluon_lenet_params(net, devices[0])) == 0
-
-
-@pytest.mark.parametrize('k', [slow(1), 2, slow(3)])
-def test_concise_equals_scratch(device_list, rng, k):
-    params = oracle.lenet_params(rng, dtype='float64')
-    batches = [oracle.images(rng, n, dtype='float64') for n in BATCHES]
-    by_hand = [scratch.get_params(oracle.to_mx(params), device) for device in device_list(k)]
-    for X, y in batches:
-        scratch.train_batch(np.array(X, dtype=X.dtype), np.array(y), by_hand, device_list(k), 0.2)
-    by_trainer = train_gluon_lenet(device_list(k), params, batches)
-    # Gluon's SGD keeps the learning rate and 1 / rows in float32, also for float64 parameters
-    assert largest_difference([p.asnumpy() for p in by_hand[0]], by_trainer[0]) < 1e-8
-    assert largest_difference(by_trainer[0], params) > 1e-3
+    assert all(map(numpy.array_equal, oracle.gluon_lenet_params(net, devices[0]), before))
 
 
 @pytest.mark.parametrize('k, parts, hybridize', [
-    (3, 1, True), (2, 3, True), *[slow(*case) for case in ((2, 1, True), (4, 1, True), (3, 1, False), (2, 3, False),
-                                                          (1, 64, True), (3, 4, True))]])
-def test_k_devices_equal_one_also_in_parts(device_list, rng, k, parts, hybridize):
-    params = oracle.lenet_params(rng, dtype='float64')
-    batches = [oracle.images(rng, n, dtype='float64') for n in BATCHES]
-    one, = train_gluon_lenet(device_list(1), params, batches)
-    replicas = train_gluon_lenet(device_list(k), params, batches, hybridize=hybridize, num_parts=parts)
-    check_replicas(replicas, one, params)
+    (3, 1, True), (2, 3, True), *[slow(*case) for case in ((1, 1, True), (2, 1, True), (4, 1, True), (3, 1, False),
+                                                          (2, 3, False), (1, 64, True), (3, 4, True))]])
+def test_k_devices_equal_scratch_on_one_also_in_parts(device_list, k, parts, hybridize):
+    equals_one(partial(concise_lenet, hybridize=hybridize, num_parts=parts), device_list(k), one=scratch_lenet,
+               tolerance=1e-8)  # Gluon's SGD keeps the learning rate and 1 / rows in float32
 
 
 @pytest.mark.parametrize('batch_norm, last', [(False, 2), (True, 3)])
@@ -134,9 +121,7 @@ def test_a_second_training_of_a_network_with_static_shapes(devices, rng):
 
 
 def small_net(num_outputs=10, kind=gluon.nn.HybridSequential):
-    net = kind()
-    net.add(gluon.nn.Conv2D(4, 5, strides=3, activation='relu'), gluon.nn.Dense(num_outputs))
-    return net
+    return sequential(gluon.nn.Conv2D(4, 5, strides=3, activation='relu'), gluon.nn.Dense(num_outputs), kind=kind)
 
 
 def test_train_learns_and_ends_with_the_books_line(devices, rng, capsys):
@@ -171,8 +156,7 @@ def test_momentum_by_hand(devices):
     """The gradient of the biases is the same in each step, but for the second decimal: one row, tiny rate."""
     batch = np.zeros((1, 1, 28, 28)), np.zeros(1)  # zeros: only the biases learn
     for momentum, steps in ((0, 2), (0.5, 2.5)):
-        net = gluon.nn.HybridSequential()
-        net.add(gluon.nn.Flatten(), gluon.nn.Dense(10))
+        net = sequential(gluon.nn.Flatten(), gluon.nn.Dense(10))
         concise.train(2, 1, 1e-3, devices=devices, data=(Batches([batch] * 2), Batches([batch])), net=net,
                       run=Run(1, quiet=True), optimizer_params={'momentum': momentum})
         # The rate times the gradient of the first bias: 1 - softmax(0) = 0.9
@@ -185,8 +169,7 @@ def test_running_statistics_come_from_the_devices_own_rows(devices, rng):
 
     If the Trainer updated all parameters, it would copy the statistics of the first device to the others.
     """
-    net = gluon.nn.HybridSequential()
-    net.add(gluon.nn.Flatten(), gluon.nn.BatchNorm(), gluon.nn.Dense(10))
+    net = sequential(gluon.nn.Flatten(), gluon.nn.BatchNorm(), gluon.nn.Dense(10))
     X, y = oracle.images(rng, 2 * len(devices))
     data = Batches([(np.array(X), np.array(y))])
     for _ in range(5):
@@ -227,40 +210,27 @@ def test_an_invalid_network_keeps_its_weights(devices, make, more, message):
 
 
 @pytest.mark.parametrize('static', [False, True])
-def test_batch_norm_of_devices_that_never_got_rows(device_list, rng, static):
+def test_batch_norm_of_devices_that_never_got_rows(device_list, static):
     """They get the statistics of the first device's rows, which count once in the gradient."""
-    net, k, batch = gluon.nn.HybridSequential(), 3, oracle.images(rng, 3)
-    net.add(gluon.nn.Flatten(), gluon.nn.BatchNorm(), gluon.nn.Dense(10))
-    results = {}
-    for devices in (device_list(1), device_list(k)):
-        net.initialize(ctx=devices, force_reinit=True, init=init.Constant(0.01))
+    def program(devices, rng):
+        net = sequential(gluon.nn.Flatten(), gluon.nn.BatchNorm(), gluon.nn.Dense(10))
+        net = started(net, devices, rng, (1, 28, 28), scale=0.01)
         if static:
             net.hybridize(static_alloc=True, static_shape=True)
         trainer = on_each_device(trainable(net), 'sgd', {'learning_rate': 0.1})
-        loss = gluon.loss.SoftmaxCrossEntropyLoss()
-        X, y = map(np.array, batch)
-        for i in range(3):
-            ls = concise.train_batch(X[i:i + 1], y[i:i + 1], net, loss, trainer, devices)
-            assert len(ls) == 1
-        npx.waitall()
-        results[len(devices)] = [[p.data(device).asnumpy() for p in net.collect_params().values()]
-                                 for device in devices]
-    one, = results[1]
-    assert abs(one[2]).max() > 0.01  # the running mean, initially 0
-    for replica in results[k]:
-        for expected, value in zip(one, replica):
-            numpy.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-6)  # float32, three steps
+        for _ in range(3):
+            X, y = oracle.to_mx(oracle.images(rng, 1, dtype='float64'))
+            assert len(concise.train_batch(X, y, net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, devices)) == 1
+            yield net
+
+    equals_one(program, device_list(3))
 
 
 def test_train_starts_alike_on_any_number_of_devices(device_list):
     """The same seed gives the same initial parameters."""
-    weights = []
-    for k in (1, 3):
-        net = small_net()
-        X, y = np.ones((4, 1, 28, 28)), np.zeros(4)
-        concise.train(k, 4, 1e-30, devices=device_list(k), data=(Batches([(X, y)]),) * 2, net=net,
-                      run=Run(1, quiet=True), seed=5)
-        weights += [net[1].weight.data(device).asnumpy() for device in device_list(k)]
-    assert len(weights) == 4
-    for weight in weights[1:]:
-        assert (weight == weights[0]).all()
+    def program(devices, rng):
+        net, batches = small_net(), Batches([(np.ones((4, 1, 28, 28)), np.zeros(4))])
+        concise.train(None, 4, 1e-30, devices=devices, data=(batches, batches), net=net, run=Run(1, quiet=True), seed=5)
+        yield net
+
+    equals_one(program, device_list(3), tolerance=0)

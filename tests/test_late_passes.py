@@ -2,6 +2,7 @@
 import onnx
 import pytest
 from bfloat16 import needs_bfloat16
+from equals_one import sequential
 
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
@@ -21,9 +22,8 @@ STATIC = {'static_alloc': True, 'static_shape': True}
 @pytest.fixture(params=[nn.HybridSequential, StaticSequential], ids=['of Gluon', 'ours'])
 def net(request, devices):
     """A network whose batch norm takes over the mean of each batch, now 0."""
-    net = request.param()
-    net.add(nn.Conv2D(1, 1, in_channels=1), nn.BatchNorm(momentum=0, in_channels=1), nn.GlobalAvgPool2D(),
-            nn.Dense(2, in_units=1))
+    net = sequential(nn.Conv2D(1, 1, in_channels=1), nn.BatchNorm(momentum=0, in_channels=1), nn.GlobalAvgPool2D(),
+                     nn.Dense(2, in_units=1), kind=request.param)
     net.initialize(init.One(), ctx=devices)
     net[3].weight.set_data(np.array([[-1], [1]]))  # class 0 if the image is below the mean
     net.hybridize(**STATIC)
@@ -50,8 +50,7 @@ def late(device):
 
 def other_operator(net):
     """Return a network with the same layers as another operator, which MXNet's engine does not order after the pass."""
-    other = nn.HybridSequential()
-    other.add(*net)
+    other = sequential(*net)
     other.hybridize(**STATIC)
     return other
 

@@ -7,6 +7,7 @@ import numpy
 import pytest
 from book_steps import ADAM, CHAPTERS, as_mxnet, plain, started
 from docs_code import blocks
+from equals_one import same
 
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np
 from gluon_mgpu.programs.check.contents import find_all
@@ -54,12 +55,11 @@ def of_chapter(name, device, seed):
 
 def check_equal(found, expected):
     """Compare parameters, the same on all devices, with those on one."""
-    found, expected = ([param.list_data() for _, param in find_all(state, gluon.Parameter)]
+    found, expected = ([same(param.list_data()) for _, param in find_all(state, gluon.Parameter)]
                        for state in (found, expected))
     assert len(found) == len(expected) > 0
-    for arrays, [one] in zip(found, expected):
-        for array in arrays:
-            numpy.testing.assert_allclose(array.asnumpy(), one.asnumpy(), rtol=1e-9, atol=1e-12)
+    for ours, of_one in zip(found, expected):
+        numpy.testing.assert_allclose(ours, of_one, rtol=1e-9, atol=1e-12)
 
 
 def test_all_blocks_are_tested():

@@ -1,10 +1,12 @@
 """The scratch chapter, compared with NumPy, numbers computed by hand, and one device."""
 import re
+from functools import partial
 
 import numpy
 import oracle
 import pytest
-from batches import BATCHES, Batches, check_replicas, of_labels
+from batches import Batches, of_labels, scratch_lenet
+from equals_one import equals_one
 from refused import refused
 from slow import slow
 
@@ -13,16 +15,6 @@ from gluon_mgpu.devices import gpus, lists
 from gluon_mgpu.mxnet_setup.compat import autograd, mx, np, npx
 from gluon_mgpu.parallel.accumulation import scratch_in_parts
 from gluon_mgpu.training.run import Run
-
-
-def train_on(devices, params, batches, lr=0.2, num_parts=1):
-    """Train on the batches; return the parameters on each device as NumPy arrays."""
-    device_params = [scratch.get_params(params, device) for device in devices]
-    step = scratch.train_batch if num_parts == 1 else scratch_in_parts(scratch.train_batch, num_parts)
-    for X, y in batches:
-        step(np.array(X, dtype=X.dtype), np.array(y, dtype=y.dtype), device_params, devices, lr, len(X),
-             scratch.allreduce)
-    return [[p.asnumpy() for p in params] for params in device_params]
 
 
 def one_batch(dtype, label=0):
@@ -98,12 +90,9 @@ def test_sgd_by_hand():
 
 
 @pytest.mark.parametrize('k, parts', [(3, 1), (2, 3), slow(2, 1), slow(4, 1), slow(1, 2), slow(1, 64), slow(3, 4)])
-def test_k_devices_equal_one_also_in_parts(device_list, rng, k, parts):
-    """In float64, where rounding cannot hide a fault; batches of all sizes, also smaller than k."""
-    params = oracle.lenet_params(rng, dtype='float64')
-    batches = [oracle.images(rng, n, dtype='float64') for n in BATCHES]
-    one, = train_on(device_list(1), oracle.to_mx(params), batches)
-    check_replicas(train_on(device_list(k), oracle.to_mx(params), batches, num_parts=parts), one, params)
+def test_k_devices_equal_one_also_in_parts(device_list, k, parts):
+    """Batches of all sizes, also smaller than k."""
+    equals_one(partial(scratch_lenet, num_parts=parts), device_list(k), one=scratch_lenet, tolerance=1e-13)
 
 
 def test_train_batch_returns_the_loss_of_every_row(device_list, rng):

@@ -2,10 +2,12 @@
 import gc
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy
 import pytest
+from equals_one import equals_one, sequential
 
 from gluon_mgpu.mxnet_setup.compat import (
     MXNET_MAJOR,
@@ -14,7 +16,6 @@ from gluon_mgpu.mxnet_setup.compat import (
     gluon,
     graph_to_json,
     init,
-    mx,
     np,
     npx,
 )
@@ -33,11 +34,10 @@ class Sum(HybridBlock):
         return X.sum(axis=(2, 3)) * 0.05
 
 
-def make_net(devices, *layers):
+def make_net(devices):
     """Return a network for images of any size, in float64."""
-    net = StaticSequential()
-    net.add(nn.Conv2D(4, 3, in_channels=2), nn.BatchNorm(in_channels=4), *layers, nn.Activation('relu'), Sum(),
-            nn.Dense(3, in_units=4))
+    net = sequential(nn.Conv2D(4, 3, in_channels=2), nn.BatchNorm(in_channels=4), nn.Activation('relu'), Sum(),
+                     nn.Dense(3, in_units=4), kind=StaticSequential)
     net.initialize(init.Normal(0.5), ctx=devices)
     net.cast('float64')
     net(np.ones((1, 2, 6, 6), dtype='float64', ctx=devices[0]))  # on MXNet 2, parameters get their values now
@@ -58,17 +58,15 @@ def batch(rng, device, rows=7, side=6):
             np.array(rng.normal(size=(rows, 3)), dtype='float64', ctx=device))
 
 
-def train(net, trainer, rng, device, scale=1, **options):
+def loss_of(net, rng, device, is_training=True, **options):
     X, y = batch(rng, device, **options)
-    with autograd.record():
-        l = ((net(X) - y) ** 2).sum() * scale
-    l.backward()
+    with autograd.record(train_mode=is_training):
+        return ((net(X) - y) ** 2).sum()
+
+
+def train(net, trainer, rng, device, **options):
+    loss_of(net, rng, device, **options).backward()
     trainer.step(7, ignore_stale_grad=True)
-
-
-def values(net):
-    npx.waitall()  # static shapes write statistics without the engine, as own-project.md says
-    return [param.list_data()[0].asnumpy() for param in net.collect_params().values()]
 
 
 # --- programs, which yield what they read ---
@@ -76,13 +74,13 @@ def values(net):
 def shapes_in_turn(net, trainer, rng, device):
     for i in range(12):
         train(net, trainer, rng, device, rows=7 - i % 3, side=6 + i % 2)
-        yield [*values(net), net(batch(rng, device, side=6 + i % 3)[0]).asnumpy()]
+        yield net, net(batch(rng, device, side=6 + i % 3)[0])
 
 
 def more_shapes_than_operators(net, trainer, rng, device):
     for side in [*range(4, 6 + MAX_OPERATORS), 4, 5]:
         train(net, trainer, rng, device, side=side)
-        yield values(net)
+        yield net
 
 
 def prediction_after_backward(net, trainer, rng, device):
@@ -96,7 +94,7 @@ def prediction_after_backward(net, trainer, rng, device):
         with autograd.record(train_mode=False):
             found.append(net(X))
         trainer.step(7)
-        yield [array.asnumpy() for array in (*found, net(X))]
+        yield [*found, net(X)]
 
 
 def late_prediction_before_training(net, trainer, rng, device):
@@ -104,33 +102,23 @@ def late_prediction_before_training(net, trainer, rng, device):
     for _ in range(4):
         prediction = net(batch(rng, device)[0] * late(device))
         train(net, trainer, rng, device)
-        yield [prediction.asnumpy()]
+        yield prediction
 
 
 def two_calls_before_a_backward_pass(net, trainer, rng, device):
     """Without the running statistics, whose updates may come in either order, as StaticSequential says."""
     for _ in range(4):
-        ls = []
-        for rows in (7, 5):
-            X, y = batch(rng, device, rows)
-            with autograd.record():
-                ls.append(((net(X) - y) ** 2).sum())
-        autograd.backward(ls)
+        autograd.backward([loss_of(net, rng, device, rows=rows) for rows in (7, 5)])
         trainer.step(12)
-        yield [param.data().asnumpy() for param in params_with_gradients(net)]
+        yield [param.data() for param in params_with_gradients(net)]
 
 
 def two_calls_in_some_losses(net, trainer, rng, device):
     """Wrong gradients with static shapes, also Gluon's own."""
     for shapes in ((7,), (5,), (7, 5), (5,), (7, 7), (7,)):
-        ls = []
-        for rows in shapes:
-            X, y = batch(rng, device, rows)
-            with autograd.record():
-                ls.append(((net(X) - y) ** 2).sum())
-        autograd.backward(ls)
+        autograd.backward([loss_of(net, rng, device, rows=rows) for rows in shapes])
         trainer.step(7)
-        yield values(net)
+        yield net
 
 
 def initialized_again(net, trainer, rng, device):
@@ -138,7 +126,7 @@ def initialized_again(net, trainer, rng, device):
     for _ in range(2):
         for rows in (7, 5):
             train(net, trainer, rng, device, rows=rows)
-            yield values(net)
+            yield net
         net.initialize(init.Constant(0.1), ctx=device, force_reinit=True)
         if net._active:
             net.hybridize(**STATIC)
@@ -148,24 +136,18 @@ def initialized_again(net, trainer, rng, device):
 def in_prediction_mode(net, trainer, rng, device):
     """Gradients of a forward pass that uses the statistics."""
     for i in range(6):
-        X, y = batch(rng, device)
-        with autograd.record(train_mode=i % 2 == 0):
-            l = ((net(X) - y) ** 2).sum()
-        l.backward()
-        trainer.step(7)
-        yield values(net)
+        train(net, trainer, rng, device, is_training=i % 2 == 0)
+        yield net
 
 
 def two_backward_passes(net, trainer, rng, device):
     for _ in range(4):
-        X, y = batch(rng, device)
-        with autograd.record():
-            l = ((net(X) - y) ** 2).sum()
+        l = loss_of(net, rng, device)
         l.backward(retain_graph=True)
         npx.waitall()
         l.backward()
         trainer.step(7)
-        yield values(net)
+        yield net
 
 
 PROGRAMS = [shapes_in_turn, more_shapes_than_operators, prediction_after_backward, late_prediction_before_training,
@@ -175,17 +157,14 @@ PROGRAMS = [shapes_in_turn, more_shapes_than_operators, prediction_after_backwar
 @pytest.mark.parametrize('program, flags', [*((program, STATIC) for program in PROGRAMS),
                                             (two_calls_in_some_losses, {'static_alloc': True})])
 def test_the_same_as_operator_by_operator(program, flags, devices):
-    found = []
-    for hybridize in (False, True):
-        mx.random.seed(1)
-        net = make_net(devices[:1])
+    def run(devices, rng, hybridize):
+        net = make_net(devices)
         if hybridize:
             net.hybridize(**flags)
         trainer = gluon.Trainer(params_with_gradients(net), 'sgd', {'learning_rate': 0.03, 'momentum': 0.9})
-        found.append([*program(net, trainer, numpy.random.default_rng(0), devices[0])])
-    for plain, static in zip(*found):
-        for a, b in zip(plain, static):
-            numpy.testing.assert_allclose(b, a, rtol=1e-9, atol=1e-11)  # float64
+        return program(net, trainer, rng, *devices)
+
+    equals_one(partial(run, hybridize=True), devices[:1], one=partial(run, hybridize=False))
 
 
 # --- Gluon's contract is obeyed ---

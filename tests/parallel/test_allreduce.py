@@ -5,9 +5,9 @@ from functools import partial
 from pathlib import Path
 
 import numpy
-import oracle
 import pytest
-from equals_one import equals_one, same
+from batches import scratch_lenet
+from equals_one import equals_one
 from semantics import semantics
 from slow import slow
 
@@ -100,18 +100,10 @@ def test_does_not_wait(allreduce, device_list, no_waiting):
 @pytest.mark.parametrize('k', [slow(2), 3])
 def test_training_equals_training_with_star(name, k, device_list):
     """In float64; in some batches, a device gets no rows."""
-    def program(devices, rng, allreduce):
-        params = oracle.to_mx(oracle.lenet_params(rng, dtype='float64'))
-        device_params, calls = [scratch.get_params(params, device) for device in devices], []
-        for n in (8, 7, 1, 2):
-            X, y = oracle.to_mx(oracle.images(rng, n, dtype='float64'))
-            scratch.train_batch(X, y, device_params, devices, 0.2,
-                                allreduce=lambda data: calls.append(allreduce(data)))
-            yield [same(copies) for copies in zip(*device_params)]
-        assert len(calls) == 4 * len(params)
-
-    equals_one(partial(program, allreduce=ALGORITHMS[name]), device_list(k), tolerance=1e-14,
-               one=partial(program, allreduce=scratch.allreduce))
+    calls = []
+    equals_one(partial(scratch_lenet, allreduce=lambda data: calls.append(ALGORITHMS[name](data))), device_list(k),
+               one=scratch_lenet, tolerance=1e-13)
+    assert calls
 
 
 def test_each_thread_has_its_own_kvstore(devices):

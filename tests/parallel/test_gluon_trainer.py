@@ -11,9 +11,7 @@ from trainers import on_each_device, trainable
 
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np
-from gluon_mgpu.parallel.split import split_batch
-from gluon_mgpu.parallel.step import prepare_idle_devices
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, gluon, init, mx, np
 from gluon_mgpu.parallel.workers import Workers
 
 WAYS = [gluon.Trainer, on_each_device]  # the key-value store updates, or each device does
@@ -80,11 +78,7 @@ def test_a_network_from_a_file(make, devices, tmp_path):
     trainer = make(trainable(nets[0]), 'sgd', {'learning_rate': 0.1})
     assert (nets[0](X).asnumpy() == expected).all()
     for _ in range(2):
-        X_shards, y_shards = split_batch(np.ones((4, 3)), np.zeros(4), devices)
-        with autograd.record():
-            ls = [nets[0](X_shard)[:, 0] - y_shard for X_shard, y_shard in zip(X_shards, y_shards)]
-        autograd.backward(ls)
-        prepare_idle_devices(nets[0], np.ones((4, 3)), devices)
+        take_gradients(lambda X, y: nets[0](X)[:, 0] - y, nets[:1], np.ones((4, 3)), np.zeros(4), devices)
         trainer.step(4)
     # the gradient of column 0 is 1 for each weight and the bias; two steps of 0.1
     numpy.testing.assert_allclose(nets[0](X).asnumpy(), expected - [[0.8, 0]], rtol=1e-5, atol=1e-6)
@@ -115,9 +109,7 @@ def test_the_trainer_of_a_process_alone(devices):
     net.initialize(ctx=devices)
     trainer = Workers().trainer(trainable(net), 'sgd', {'learning_rate': 0.1})
     assert type(trainer) is gluon.Trainer
-    with autograd.record():
-        ls = [net(np.ones((1, 3), ctx=device)) for device in devices]
-    autograd.backward(ls)
+    take_gradients(lambda X, y: net(X), [net], np.ones((2, 3)), np.zeros(2), devices)
     trainer.allreduce_grads()  # raises an error if the key-value store updates
     trainer.update(1)
 

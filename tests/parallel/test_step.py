@@ -12,7 +12,7 @@ from gluon_mgpu.base.nested import leaves, refill
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, mx, np, npx
 from gluon_mgpu.networks.loss import cross_entropy
 from gluon_mgpu.parallel import step
-from gluon_mgpu.parallel.split import split_and_load, split_batch
+from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.training.parameters import copies, unchanged_names
 
 
@@ -61,8 +61,7 @@ def test_batch_norm_with_a_trainer_of_gluon(device_list):
 
 def test_statistics_of_a_layer_that_is_never_used(device_list):
     devices = device_list(2)
-    net = gluon.nn.HybridSequential()
-    net.add(gluon.nn.Dense(2, in_units=1))
+    net = sequential(gluon.nn.Dense(2, in_units=1))
     net.unused = gluon.nn.BatchNorm()  # its shape stays unknown
     net.initialize(ctx=devices)
     step.prepare_idle_devices(net, np.zeros((1, 1)), devices)
@@ -118,7 +117,7 @@ def test_batches_of_several_inputs(kind, batch, all_rows, device_list):
 def test_time_major_batches(k, batch_axis, device_list):
     """Of 4 time steps, with 5 rows and with 1."""
     def program(devices, rng):
-        net = started(gluon.rnn.GRU(2, input_size=3), devices, rng)
+        net = started(gluon.rnn.GRU(2), devices, rng, (1, 3))
         trainer = gluon.Trainer(trainable(net), 'sgd', {'learning_rate': 0.1})
         for rows in (5, 1):
             X = rng.normal(size=(4, rows, 3))
@@ -170,20 +169,14 @@ def test_a_trainer_that_sums_nothing(devices):
         step.check_trainer(None)
 
 
-def test_an_unused_layer_on_a_device_without_rows(device_list):
+def test_an_unused_layer_on_a_device_without_rows(device_list, rng):
     """`ignore_stale_grad` leaves a layer alone that no device has used; otherwise the step is refused."""
     devices = device_list(2)
-    net = gluon.nn.HybridSequential()
-    net.add(gluon.nn.Dense(3, in_units=3), gluon.nn.Dense(2, in_units=3))
-    net.initialize(ctx=devices)
+    net = started(sequential(gluon.nn.Dense(3, in_units=3), gluon.nn.Dense(2, in_units=3)), devices, rng)
     trainer = gluon.Trainer(trainable(net), 'sgd', {'learning_rate': 0.1}, update_on_kvstore=False)
     for used, rows in ((net, 4), (net[0], 1)):  # in the second batch, the gradients of the second layer are old
         before = [param.data(devices[0]).asnumpy() for param in trainable(net)]
-        X_shards, _ = split_batch(np.ones((rows, 3)), np.zeros(rows), devices)
-        with autograd.record():
-            ls = [used(X_shard) for X_shard in X_shards]
-        autograd.backward(ls)
-        step.prepare_idle_devices(net, np.ones(rows), devices)
+        take_gradients(lambda X, y, used=used: used(X), [net], numpy.ones((rows, 3)), np.zeros(rows), devices)
         trainer.step(rows, ignore_stale_grad=True)
     after = [[array.asnumpy() for array in param.list_data()] for param in trainable(net)]
     assert all((first == second).all() for first, second in after)
@@ -209,8 +202,7 @@ def test_gradients_of_row_sparse_parameters(device_list):
 def test_statistics_of_a_symbol_block(device_list, tmp_path, monkeypatch):
     """MXNet does not mark them; a device without rows would keep old ones."""
     monkeypatch.chdir(tmp_path)
-    devices, net = device_list(2), gluon.nn.HybridSequential()
-    net.add(gluon.nn.Dense(2), gluon.nn.BatchNorm())
+    devices, net = device_list(2), sequential(gluon.nn.Dense(2), gluon.nn.BatchNorm())
     net.initialize(ctx=devices)
     net.hybridize()
     X = np.array([[1.0, 2.0]], ctx=devices[0])

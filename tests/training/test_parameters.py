@@ -5,6 +5,7 @@ import warnings
 import numpy
 import pytest
 from epochs import train
+from equals_one import sequential
 
 from gluon_mgpu.base.program import InputError
 from gluon_mgpu.checkpoints import checkpoint
@@ -51,8 +52,7 @@ def test_the_names_of_a_network_in_sync_batch_norm():
 
 def test_an_infinite_constant_does_not_end_the_run(tmp_path):
     """Such as that of a mask. A statistic of batch norm would."""
-    net = gluon.nn.HybridSequential()
-    net.add(gluon.nn.BatchNorm(in_channels=1), dense(1))
+    net = sequential(gluon.nn.BatchNorm(in_channels=1), dense(1))
     net.initialize()
     net[1].bias.grad_req = 'null'
     net[1].bias.set_data(np.array([-numpy.inf]))

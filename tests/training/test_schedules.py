@@ -1,7 +1,10 @@
 """Learning rates that change from step to step."""
+from functools import partial
+
 import numpy
 import pytest
 from docs_code import loop_on_few_rows
+from equals_one import equals_one, started, take_gradients
 from trainers import on_each_device
 
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, gluon, mx, np
@@ -66,11 +69,8 @@ def test_rates_that_were_drawn_before(lr):
 @pytest.mark.parametrize('name', SCHEDULES)
 def test_a_scheduler_means_the_same_as_in_gluon_trainer(name, devices):
     """`trainer.set_learning_rate(run.lr)` before each step, or ``lr_scheduler`` in the Trainer: the same weights."""
-    results = []
-    for inside in (False, True):
-        net = gluon.nn.Dense(1, in_units=1)
-        net.initialize(init=mx.init.Constant(1), ctx=devices)
-        lr = schedule(name, 0.5, 8, 3)
+    def program(devices, rng, inside):
+        net, lr = started(gluon.nn.Dense(1, in_units=1), devices, rng), schedule(name, 0.5, 8, 3)
         settings = {'learning_rate': 0.5, 'lr_scheduler': lr} if inside else {}
         make_trainer = gluon.Trainer if inside else on_each_device
         trainer = make_trainer(net.collect_params(), 'sgd', {**settings, 'momentum': 0.9})
@@ -79,15 +79,13 @@ def test_a_scheduler_means_the_same_as_in_gluon_trainer(name, devices):
             for _ in run.batches([None] * 8):
                 if not inside:
                     trainer.set_learning_rate(run.lr)
-                with mx.autograd.record():
-                    ls = [net(np.ones((1, 1), ctx=device)) for device in devices]
-                for l in ls:
-                    l.backward()
+                take_gradients(lambda X, y: net(X), [net], numpy.ones((2, 1)), np.zeros(2), devices)
                 trainer.step(2)
-                run.record_losses([l.reshape(-1) for l in ls])
+                run.record_losses([np.zeros(2)])
+                yield net
             run.end_epoch(0.5)
-        results.append(net.weight.data(devices[0]).item())
-    assert results[0] == results[1] != 1
+
+    equals_one(partial(program, inside=True), devices, one=partial(program, inside=False))
 
 
 @pytest.mark.parametrize(('arguments', 'message'), [

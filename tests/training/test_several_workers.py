@@ -37,7 +37,7 @@ def test_the_losses_of_all_workers_count(monkeypatch):
             run.end_epoch(0.5)
         return run
 
-    monkeypatch.setattr('gluon_mgpu.training.epoch._CurrentEpoch._next_read_size', lambda self, num_batches: 2)
+    monkeypatch.setattr('gluon_mgpu.training.epoch.MAX_UNREAD', 2)
     of_rank_0, sizes_of_rank_0 = run_of(0), sizes[:]
     sizes.clear()
     of_rank_1 = run_of(1)

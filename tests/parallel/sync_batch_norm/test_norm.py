@@ -1,7 +1,7 @@
-"""Synchronized batch norm of one layer, compared with formulas in NumPy, Gluon's and PyTorch's."""
+"""Synchronized batch norm of one layer, compared with formulas in NumPy and with Gluon's."""
 import numpy
 import pytest
-from equals_one import sequential
+from equals_one import Plain, sequential
 from norms import norm_of
 
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, np, npx
@@ -73,37 +73,21 @@ def test_a_large_mean_does_not_spoil_the_variance(device_list, seed):
         numpy.testing.assert_allclose(found, 0.9 + 0.1 * X.var(axis=(0, 2, 3)), rtol=1e-3)
 
 
-@pytest.mark.slow
-def test_pytorch_on_one_device(device_list, seed):
-    torch = pytest.importorskip('torch')
-    X, dY, gamma, beta = random_layer(seed)
-    layer, X_torch = torch.nn.BatchNorm2d(3, dtype=torch.float64), torch.tensor(X, requires_grad=True)
-    layer.weight.data, layer.bias.data = torch.tensor(gamma), torch.tensor(beta)
-    Y = layer(X_torch)
-    Y.backward(torch.tensor(dY))
-    *found, ours = run_layer(X, dY, gamma, beta, device_list(3), 'float64')
-    expected = [Y.detach(), X_torch.grad, layer.weight.grad, layer.bias.grad]
-    for array, other in zip(found, expected):
-        numpy.testing.assert_allclose(array, other.numpy(), rtol=1e-10, atol=1e-12)
-    numpy.testing.assert_allclose(ours.running_mean.data(device_list(3)[2]).asnumpy(), layer.running_mean.numpy(),
-                                  rtol=1e-6)  # MXNet keeps the momentum in float32
-
-
 @pytest.mark.parametrize(('frozen', 'updated'), [('1.gamma 1.beta', True), ('0.weight 0.bias 1.gamma 1.beta', False),
                                                  ('0.weight 0.bias', True)])
 def test_running_statistics_change_as_in_gluon(frozen, updated, device_list):
     """In the backward pass, unless it ends behind the batch norm."""
     changed = []
-    for wrap in (SyncBatchNorm, lambda net: net):
-        net = sequential(nn.Conv2D(3, 1), nn.BatchNorm(), nn.Dense(2))
-        block, X_shards, running_mean = norm_of(net, device_list(2))
+    for wrap in (SyncBatchNorm, Plain):
+        fast, X_shards, running_mean = norm_of(sequential(nn.Conv2D(3, 1), nn.BatchNorm(), nn.Dense(2)), device_list(2))
         for name in frozen.split():
-            parameters_by_name(net)[name].grad_req = 'null'
+            parameters_by_name(fast)[name].grad_req = 'null'
+        fast = wrap(fast.block)
         for steps in ('forward', 'forward and backward'):
             with autograd.record():
-                Y_shards = block.forward(X_shards) if wrap is SyncBatchNorm else list(map(net, X_shards))
+                Y_shards = fast.forward(X_shards)
             if 'backward' in steps:
-                (block if wrap is SyncBatchNorm else autograd).backward(Y_shards)
+                fast.backward(Y_shards)
             npx.waitall()
             changed.append([bool(abs(array).max() > 0) for array in running_mean.list_data()])
     assert changed == 2 * [[False, False], [updated, updated]]

@@ -258,7 +258,7 @@ def penalty(device, params):
 def test_an_encoder_in_front(grad_req, device_list):
     """The losses also use its output directly, and all parameters, also of an unused layer, in a penalty."""
     def program(devices, rng, wrap):
-        encoder = started(nn.Conv2D(2, 3, in_channels=1), devices, rng)
+        encoder = started(nn.Conv2D(2, 3), devices, rng, (1, 14, 14))
         net, unused = started(small_net(), devices, rng, (2, 12, 12)), started(nn.Dense(1, in_units=2), devices, rng)
         params = [param for block in (encoder, net, unused) for param in trainable(block)]
         for param in params:

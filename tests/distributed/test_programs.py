@@ -54,7 +54,7 @@ def refusals(job, tmp_path_factory):
     ('not_broadcast', 'on worker 1: call workers.broadcast_parameters(net) before the first step'),
     ('another_trainer_first', 'the Trainer is Trainer '),
     ('other_seed', 'seed is 0 on worker 0 and 1 on worker 1'),
-    ('other_schedule', 'the learning rate is 0.3'),
+    ('other_schedule', 'the learning rate is 0.1'),
     ('no_sum', 'on worker 1: sum the gradients over all workers, and update with the same settings'),
     ('other_setting', 'batch_size is')])
 def test_all_workers_refuse(refusals, name, words):

@@ -46,7 +46,7 @@ def row_weights(several: Training, found: Comparison) -> numpy.ndarray | None:
                 break
         weights.append(changes @ right / (right @ right or 1))
         rest = norm(changes - numpy.outer(weights[-1], right))
-        if not rest < RESIDUAL[several.dtype] * min(norm(right), norm(before - right_before)):
+        if not rest < RESIDUAL[several.dtype] * numpy.minimum(norm(right), norm(before - right_before)):
             return None
     by_device = numpy.stack(weights, axis=1)
     return numpy.where(abs(by_device - 1) > PRECISION[several.dtype], by_device, 1)

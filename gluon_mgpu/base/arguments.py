@@ -33,6 +33,13 @@ def is_count(value: object, least: int = 0) -> bool:
     return isinstance(value, int) and is_number(value, least, LARGEST_INTEGER)
 
 
+def check_entries(name: str, record: Any, types: dict[str, Any]) -> None:
+    """Raise ValueError, with `name`, unless `record`, from a file, is a dict with entries of these types."""
+    for entry, kind in types.items():
+        if not isinstance(record, dict) or not isinstance(record.get(entry), kind):
+            raise ValueError(f'{entry} of its {name} is missing or malformed')
+
+
 def not_empty(name: str, value: str) -> str:
     """Return `value`; raise ValueError if it is no text or '', which an unset shell variable gives."""
     if not isinstance(value, str) or not value:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from ..base.arguments import check_entries
 from ..base.files import UNFINISHED, read_file, write_atomically
 from ..base.program import warn
 from .checkpoint import DamagedError, read
@@ -80,12 +81,10 @@ def read_config(folder: Path) -> dict:
     """Return the content of ``config.json``; raise ValueError if the folder is not that of a run."""
     try:
         config = json.loads(read_file(folder / 'config.json'))
-        if (isinstance(config, dict) and isinstance(config.get('chapter'), str)
-                and isinstance(config.get('resumed', []), list)):
-            return config
-    except (OSError, ValueError, RecursionError):
-        pass
-    raise ValueError(f'{folder} is not the folder of a run: its config.json is missing or damaged')
+        check_entries('configuration', config, {'chapter': str})
+        return config
+    except (OSError, ValueError):
+        raise ValueError(f'{folder} is not the folder of a run: its config.json is missing or damaged') from None
 
 
 def checkpoints(folder) -> list[Path]:

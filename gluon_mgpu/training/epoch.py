@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy
 
-from ..base.arguments import LARGEST_INTEGER, at_least_0, is_count, is_number
+from ..base.arguments import at_least_0, check_entries
 from ..base.program import BAD_INPUT, InputError, JobError
 from ..base.progress import Progress
 from ..base.text import counted
@@ -22,7 +22,7 @@ from .history import EpochResult, checked_history
 # Losses are read this often, or after this many batches: each read wakes up Python while the cores are busy
 SECONDS_BETWEEN_READS, MAX_UNREAD = 0.25, 16
 NOT_BEGUN = {'num_batches': 0, 'epoch_length': 0, 'loss': 0.0, 'rows': 0, 'seconds': 0.0}
-COUNTS = 'num_steps', 'num_batches', 'epoch_length', 'rows'  # in a state
+STATE = {'history': list, 'num_steps': int, **{name: type(value) for name, value in NOT_BEGUN.items()}}
 
 
 class DivergenceError(JobError, ValueError):
@@ -174,13 +174,9 @@ class _CurrentEpoch:
 
 
 def check_state(state: Any) -> None:
-    """Raise ValueError unless `state` is complete and possible as a `Run.state()`; it may be from a changed file."""
-    if not isinstance(state, dict) or not all(is_count(state.get(name)) for name in COUNTS):
-        raise ValueError(f'{", ".join(COUNTS[:-1])} or {COUNTS[-1]} of its state is missing or malformed')
-    checked_history(state.get('history'))
-    if not (is_number(state.get('loss')) and is_number(state.get('seconds'), 0)
-            and state['num_batches'] <= min(state['num_steps'], state['epoch_length'] or LARGEST_INTEGER)):
-        raise ValueError('loss, seconds or number of batches of its state is malformed')
+    """Raise ValueError unless `state`, possibly of another program's file, has the entries of a `Run.state()`."""
+    check_entries('state', state, STATE)
+    checked_history(state['history'])
 
 
 def check_num_epochs(num_epochs: int, state: dict, name: str = 'num_epochs') -> None:

@@ -2,7 +2,7 @@
 import csv
 from typing import Any, NamedTuple
 
-from ..base.arguments import is_count, is_number
+from ..base.arguments import is_number
 from ..base.files import read_file, write_atomically
 from ..devices import devices_words
 
@@ -28,14 +28,14 @@ def summary(history: list[EpochResult], devices: list, num_workers: int = 1, eva
 
 def checked_history(rows: Any) -> list[EpochResult]:
     """Return the rows of a history from a file as results; ValueError unless they are those of epochs 1, 2, ..."""
-    if not isinstance(rows, list):
-        raise ValueError('its history is not a list')
-    for number, row in enumerate(rows, 1):
-        if not (isinstance(row, (list, tuple)) and 5 <= len(row) <= 6 and is_count(row[0]) and row[0] == number
-                and is_number(row[1], 0) and is_number(row[2]) and is_number(row[3], 0, 1) and is_number(row[4], 0)
-                and (len(row) == 5 or row[5] is None or is_number(row[5]))):
+    try:
+        history = [EpochResult(*row) for row in rows]
+    except TypeError:
+        raise ValueError('its history is malformed') from None
+    for number, (epoch, *numbers, lr) in enumerate(history, 1):
+        if epoch != number or not all(map(is_number, [*numbers, lr or 0])):
             raise ValueError(f'epoch {number} of its history is malformed')
-    return [EpochResult(*row) for row in rows]
+    return history
 
 
 def write_history(history: list[EpochResult], path, evaluated: str = 'test') -> None:

@@ -74,7 +74,7 @@ def small_glyphs_in_the_cache() -> None:
     images = numpy.random.default_rng(0).integers(0, 256, (600, 28, 28), 'uint8')
     labels = numpy.arange(60_000, dtype='int32') % 10
     cache_dir().mkdir()
-    numpy.savez(cache_dir() / f'glyphs-v{glyphs.FORMAT}.npz', train_images=numpy.tile(images, (100, 1, 1)),
+    numpy.savez(cache_dir() / f'glyphs-v{glyphs.VERSION}.npz', train_images=numpy.tile(images, (100, 1, 1)),
                 train_labels=labels, test_images=images[:20], test_labels=labels[:20])
 
 

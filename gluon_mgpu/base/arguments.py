@@ -23,14 +23,15 @@ def integer(name: str, value: Any, minimum: int, maximum: int = LARGEST_INTEGER)
     return number
 
 
-def is_number(value: object, least: float = -sys.float_info.max, most: float = sys.float_info.max) -> bool:
-    """Return True for a finite number from `least` to `most`, no bool; of a file that somebody may have changed."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= most
+def is_number(value: object) -> bool:
+    """Return True for a finite number, no bool; of a file that somebody may have changed."""
+    limit = sys.float_info.max
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and -limit <= value <= limit
 
 
-def is_count(value: object, least: int = 0) -> bool:
-    """Return True for an int from `least` to `LARGEST_INTEGER`; of a file that somebody may have changed."""
-    return isinstance(value, int) and is_number(value, least, LARGEST_INTEGER)
+def is_count(value: object) -> bool:
+    """Return True for an int from 0 to `LARGEST_INTEGER`; of a file that somebody may have changed."""
+    return isinstance(value, int) and is_number(value) and 0 <= value <= LARGEST_INTEGER
 
 
 def check_entries(name: str, record: Any, types: dict[str, Any]) -> None:

@@ -33,18 +33,16 @@ def read_file(path: str | os.PathLike, limit: int = MAX_TEXT) -> bytes:
 
 
 def write_atomically(path: str | os.PathLike, content: bytes | memoryview) -> None:
-    """Write a file, with the mode of the one that it replaces. After a crash, the old or the new one is complete.
+    """Write a file. After a crash, the old or the new one is complete.
 
-    A link is replaced, not followed. An OSError names `path`.
+    A link is replaced, not followed. An OSError names `path`; what is no file, such as ``/dev/null``, is not replaced.
     """
     # The content goes to another file, which is synced to disk and renamed. If writing fails, the old file stays
     unfinished = f'{os.fspath(path)}.{secrets.token_hex(4)}.part'  # another process may write the same file
     try:
-        mode = _mode_of_file(path)
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise OSError(errno.EINVAL, 'not a regular file')
         with open(unfinished, 'xb') as file:
-            if mode is not None:
-                with contextlib.suppress(OSError):  # some file systems have no modes
-                    os.fchmod(file.fileno(), mode)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -61,17 +59,6 @@ def write_atomically(path: str | os.PathLike, content: bytes | memoryview) -> No
             os.fsync(folder)
         finally:
             os.close(folder)
-
-
-def _mode_of_file(path: str | os.PathLike) -> int | None:
-    """Return the mode of a regular file, None if there is none; OSError for a folder, a FIFO or a device."""
-    try:
-        mode = os.lstat(path).st_mode
-    except FileNotFoundError:
-        return None
-    if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):  # renaming would replace it
-        raise OSError(errno.EINVAL, 'not a regular file', os.fspath(path))
-    return stat.S_IMODE(mode) if stat.S_ISREG(mode) else None
 
 
 def check_writable(path: str | os.PathLike) -> None:

@@ -9,7 +9,6 @@ from ..base.program import Stopped, reason
 from ..base.text import counted
 from ..training.callback import Callback, epochs_since_best
 from ..training.epoch import place_of
-from ..training.history import checked_history
 from ..training.parameters import not_in_trainer
 from ..training.run import Run
 from . import checkpoint
@@ -102,20 +101,10 @@ class CheckpointCallback(Callback):
             self._save(run, is_best)
 
     def train_end(self, run: Run) -> None:
-        """Unlock the folder; report a problem with the last checkpoint, and a missing one of the best epoch."""
+        """Unlock the folder, and report a problem with the last checkpoint."""
         self._lock.close()
         if self.problem:
             run.warn(self.problem)
-        if self.keep_best and run.history and run.workers.rank == 0 and not self._has_best(run):
-            run.warn(f'{self.folder / BEST} is not of epoch {_best_epoch(run)}, the best one, whose checkpoint could '
-                     'not be written or was removed')
-
-    def _has_best(self, run: Run) -> bool:
-        """Return True if `BEST` is the checkpoint of the best epoch in the history of a run."""
-        with contextlib.suppress(ValueError, KeyError, TypeError):  # it may be of another loop
-            history = checkpoint.read(self.folder / BEST)[0]['metadata']['run']['history']
-            return checked_history(history) == run.history[:_best_epoch(run)]
-        return False
 
     def save_on_stop(self, run: Run, signum: int) -> Stopped:
         """Write a last checkpoint, unless no batch was trained, and return a `Stopped` that says how to resume."""
@@ -139,11 +128,11 @@ class CheckpointCallback(Callback):
             try:
                 checkpoint.write(self.folder / name, snapshot, metadata)
             except OSError as error:
-                problem = reason(error)
+                problem = f'{self.folder / name} cannot be written ({reason(error)})'
             else:
                 self.last = self.last if name == BEST else self.folder / name
         last = f'the newest one is {self.last.name}' if self.last else 'there is no earlier one'
-        self.problem = problem and f'cannot write a checkpoint to {self.folder} ({problem}); {last}'
+        self.problem = problem and f'{problem}; {last}'
         if not problem:
             self._remove_older(run.num_steps)
 
@@ -153,7 +142,3 @@ class CheckpointCallback(Callback):
         for path in older[NUM_KEPT:]:
             with contextlib.suppress(OSError):  # the next checkpoint tries again
                 path.unlink()
-
-
-def _best_epoch(run: Run) -> int:
-    return len(run.history) - epochs_since_best(run.history)

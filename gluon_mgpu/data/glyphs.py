@@ -25,7 +25,7 @@ VERSION = 2      # of the images, in the name of the cached file; increase it wh
 SIZE = 28        # side of an image in pixels
 ZOOM = 4         # pixels of a drawn letter per pixel of an image
 CELL = 160       # side of the square of a drawn letter in its pixels
-FONT_SIZE, BASELINE = 122, 123  # in its pixels; its capitals are about 86 high
+FONT_SIZE, BASELINE = 128, 125  # in its pixels; its capitals are about 90 high
 PEN = 13         # width of the blur of a drawn letter in its pixels
 # With more noise or larger rotations LeNet stays at 10 % for epochs; with less it soon reaches 95 %
 NOISE = 0.4      # standard deviation; paper is about 0, ink about 1

@@ -131,10 +131,10 @@ def test_a_checkpoint_with_the_name_of_another_step(name, tmp_path):
 
 
 def test_the_best_checkpoint_is_the_last_candidate(tmp_path):
-    checkpoint.save(tmp_path / BEST, [np.ones(1)], run={'num_steps': 8})
+    checkpoint.save(tmp_path / BEST, [np.ones(1)])  # also that of another loop
     newest = tmp_path / 'checkpoint-00000004.safetensors'
     newest.touch()
-    assert newest_checkpoint(tmp_path, lambda line: None) == (tmp_path / BEST, {'run': {'num_steps': 8}})
+    assert newest_checkpoint(tmp_path, lambda line: None) == (tmp_path / BEST, {})
     with pytest.raises(ValueError, match=f'{BEST} would be lost: resume from it'):
         CheckpointCallback(tmp_path).train_begin(Run(1, quiet=True))
     checkpoint.save(newest, [np.ones(1)], run={'num_steps': 4})

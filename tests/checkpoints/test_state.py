@@ -1,6 +1,5 @@
 """Tests of the state of the optimizer in a checkpoint: training continues exactly."""
 import inspect
-import warnings
 
 import numpy
 import pytest
@@ -11,9 +10,8 @@ from trainers import on_each_device, trainable
 from two_workers import OfTwo
 
 from gluon_mgpu.checkpoints import checkpoint, state
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np, npx
+from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, npx
 from gluon_mgpu.parallel.workers import Workers
-from gluon_mgpu.training.parameters import parameters_by_name
 
 
 @pytest.mark.parametrize('optimizer, settings', [*OPTIMIZERS.values(), ('lars', {'momentum': 0.9})])
@@ -217,42 +215,6 @@ def test_gradients_of_several_workers(devices, tmp_path):
     first, *others = (gradient.asnumpy() for gradient in net.weight.list_grad())
     assert (first == 2 * sum(10 * number for number in range(len(devices))) + len(devices)).all()
     assert not any(other.any() for other in others)
-
-
-@pytest.mark.skipif(MXNET_MAJOR < 2, reason='MXNet 1.9 shares parameters in another way')
-def test_the_state_behind_a_layer_that_shares_its_parameters(device_list, tmp_path):
-    """On MXNet 2, the key-value store then has other numbers than the list of the Trainer's parameters."""
-    class Tied(gluon.HybridBlock):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b, self.c = (gluon.nn.Dense(units, in_units=5) for units in (5, 5, 4))
-            self.b.share_parameters(self.a.collect_params())
-
-        def forward(self, X):
-            return self.c(self.b(self.a(X)))
-
-    def make():
-        net = Tied()
-        with warnings.catch_warnings():
-            warnings.simplefilter('ignore')  # shared parameters are initialized once
-            net.initialize(init.Constant(0.1), ctx=device_list(2))
-        return net, gluon.Trainer(net.collect_params(), 'adam', {'learning_rate': 0.1})
-
-    def step(net, trainer, number):
-        with autograd.record():
-            ls = [(net(np.arange(10, ctx=device).reshape(2, 5) + number) ** 2).sum() for device in device_list(2)]
-        autograd.backward(ls)
-        trainer.step(4)
-
-    whole, resumed = make(), make()
-    for number in range(3):
-        step(*whole, number)
-    checkpoint.save(tmp_path / 'a', *whole)
-    checkpoint.load(tmp_path / 'a', *resumed)
-    for loop in (whole, resumed):
-        step(*loop, 3)
-    for name, param in parameters_by_name(whole[0]).items():
-        assert (param.data() == parameters_by_name(resumed[0])[name].data()).all(), name
 
 
 @pytest.mark.parametrize('k', [1, 2, 3])

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import psutil
 
+HERE = Path(__file__).parent
+PATH = os.pathsep.join(map(str, (HERE, HERE.parent, HERE.parents[1])))  # of the programs in this folder
+LOST = 'another worker has failed, was stopped or has ended its program'
 LAUNCHER = Path(sys.executable).with_name('horovodrun')
 # Of MXNet, possibly instead of the line about a lost worker: docs/many-machines.md
 CRASHES = 'Aborted', 'Segmentation fault'
@@ -29,6 +32,13 @@ class Job:
             [str(word) for word in words], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             env={**os.environ, 'LC_ALL': 'C.UTF-8', 'JOB': self.mark, **environment}, start_new_session=True)
         self.lines: list[str] = []
+
+    @classmethod
+    def completed(cls, num_workers: int, *command, timeout: float = 100, **options) -> str:
+        """Run a job, which must succeed, to its end; return its `text`."""
+        with cls(num_workers, *command, **options) as job:
+            assert job.end(timeout) == 0, ''.join(job.lines)
+        return job.text
 
     def __enter__(self) -> Job:
         return self

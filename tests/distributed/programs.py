@@ -13,7 +13,7 @@ from gluon_mgpu import concise
 from gluon_mgpu.base.program import InputError
 from gluon_mgpu.data.shards import shard_rows
 from gluon_mgpu.distributed.horovod_workers import HorovodWorkers
-from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, npx
+from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np
 from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 from gluon_mgpu.training.run import Run
@@ -55,11 +55,15 @@ def values(net):
     return {str(i): param.data().asnumpy() for i, param in enumerate(net.collect_params().values())}
 
 
-def train(workers, net, trainer):
+def sgd(workers, net):
+    return workers.trainer(trainable(net), 'sgd', {'learning_rate': 0.1})
+
+
+def train(workers, net, trainer, batches=None):
     """Train a network on this worker's rows of some batches."""
     loss = gluon.loss.L2Loss()
     workers.broadcast_parameters(net)
-    for X, y in data():
+    for X, y in batches or data():
         X, y = of_worker(workers, X, y)
         with autograd.record():
             l = loss(net(X), y)
@@ -103,7 +107,7 @@ def frozen_batch_norm(workers):
     net[-1].cast('float64')
     for name, value in (('mean', 0.3), ('var', 2)):
         net[-1].params[f'norm_running_{name}'].set_data(np.full(1, value + workers.rank, dtype='float64'))
-    return train(workers, net, workers.trainer(trainable(net), 'sgd', {'learning_rate': 0.1}))
+    return train(workers, net, sgd(workers, net))
 
 
 def data_loader(workers, batch_size=ROWS):
@@ -162,7 +166,7 @@ class Batches:
 def train_with_run(workers, batches, num_epochs=2, evaluates=lambda workers: True, job=None, net=None, **options):
     """Train with a `Run`, and evaluate, possibly only on some workers."""
     net = net or dense(workers)
-    trainer = (job or workers).trainer(trainable(net), 'sgd', {'learning_rate': 0.1})
+    trainer = sgd(job or workers, net)
     devices, loss = [mx.cpu(0)], gluon.loss.L2Loss()
     run = Run(num_epochs, quiet=True, workers=workers)
     for _ in run.epochs(net, trainer, **options):
@@ -218,15 +222,7 @@ def without_block(workers):
 def one_batch_more(workers):
     """In a loop without `Run`, which does not read the losses."""
     net = dense(workers)
-    trainer, loss = workers.trainer(trainable(net), 'sgd', {'learning_rate': 0.1}), gluon.loss.L2Loss()
-    workers.broadcast_parameters(net)
-    for X, y in data(5 + workers.rank):
-        X, y = of_worker(workers, X, y)
-        with autograd.record():
-            l = loss(net(X), y)
-        l.backward()
-        trainer.step(ROWS)
-    print('trained', float(l.sum()))
+    train(workers, net, sgd(workers, net), data(5 + workers.rank))
 
 
 def third_returns(workers):
@@ -248,7 +244,7 @@ def only_rank_0_evaluates(workers):
 
 def one_freezes_a_layer(workers):
     net = dense(workers)
-    trainer = workers.trainer(trainable(net), 'sgd', {'learning_rate': 0.1})
+    trainer = sgd(workers, net)
     train(workers, net, trainer)
     if workers.rank:
         net[1].collect_params().setattr('grad_req', 'null')
@@ -265,7 +261,7 @@ def other_optimizer(workers):
 
 def other_divisor(workers):
     net = dense(workers)
-    trainer = workers.trainer(trainable(net), 'sgd', {'learning_rate': 0.1})
+    trainer = sgd(workers, net)
     workers.broadcast_parameters(net)
     with autograd.record():
         l = net(np.ones((workers.rank + 1, 6), dtype='float64'))
@@ -306,17 +302,14 @@ def other_setting(workers):
 
 def raises(workers):
     """Worker 1 raises an error while worker 0 waits for the gradients of the third step."""
+    def batches():
+        for number, batch in enumerate(data(8)):
+            if number == 3 and workers.rank:
+                raise KeyError('requested by the test')
+            yield batch
+
     net = dense(workers)
-    trainer = workers.trainer(trainable(net), 'sgd', {'learning_rate': 0.1})
-    workers.broadcast_parameters(net)
-    for number in range(8):
-        if number == 3 and workers.rank:
-            raise KeyError('requested by the test')
-        with autograd.record():
-            l = net(np.ones((5, 6), dtype='float64'))
-        l.backward()
-        trainer.step(ROWS)
-    npx.waitall()
+    train(workers, net, sgd(workers, net), batches())
 
 
 def too_large(workers):

@@ -37,12 +37,10 @@ def by_rank(template, *values):
                  '0.5', '--optimizer', 'adam', '--lr', '0.001'])])
 def test_a_run_of_two_workers(job, flags, tmp_path, chapter, flags_of_it):
     flags = [*flags, *flags_of_it]
-    with job(2, *command(chapter, flags, tmp_path / 'two')) as two:
-        assert two.end() == 0, two.text
+    lines = job.completed(2, *command(chapter, flags, tmp_path / 'two')).splitlines()
     alone = [PYTHON, '-m', f'gluon_mgpu.{chapter}', '--devices', 'cpu:0,cpu:1']
     one = run([*alone, *flags, '--out-dir', tmp_path / 'one'])
     assert one.returncode == 0, one.stderr
-    lines = two.text.splitlines()
     assert all(line.startswith('[0] ') for line in lines)  # only rank 0 prints
     network = 'LeNet' if chapter == 'scratch' else 'ResNet-18'
     assert lines[:2] == [f'[0] {network} on mnist, cpu(0), cpu(0), 2 workers', f'[0] {one.stdout.splitlines()[1]}']
@@ -64,41 +62,34 @@ def test_validation_rows_of_two_workers(job, flags, tmp_path):
     """Each evaluates its shards, of the test rows once; equal to two devices of one process, also when resumed."""
     flags = [*flags, '--train-size', '65', '--validation-size', '25', '--batch-size', '16', '--num-epochs', '2',
              '--lr', '0.01']
-    with job(2, *command('scratch', flags, tmp_path / 'two')) as two:
-        assert two.end() == 0, two.text
+    text = job.completed(2, *command('scratch', flags, tmp_path / 'two'))
     one = run([PYTHON, '-m', 'gluon_mgpu.scratch', '--devices', 'cpu:0,cpu:1', *flags, '--out-dir', tmp_path / 'one'])
     assert one.returncode == 0, one.stderr
     last = one.stdout.splitlines()[-1]
     assert last.endswith(' on 250 test images, after the last epoch')
-    assert two.text.splitlines()[-1] == f'[0] {last}' and two.text.count(' test images, after') == 1
+    assert text.splitlines()[-1] == f'[0] {last}' and text.count(' test images, after') == 1
     assert history(tmp_path / 'one')[-1]['validation_acc'] == history(tmp_path / 'two')[-1]['validation_acc']
-    with job(2, *command('scratch', ['--resume', 'auto'], tmp_path / 'two')) as again:
-        assert again.end() == 0, again.text
-    assert again.text.splitlines()[-1] == f'[0] {last}'
+    again = job.completed(2, *command('scratch', ['--resume', 'auto'], tmp_path / 'two'))
+    assert again.splitlines()[-1] == f'[0] {last}'
 
 
 def test_more_workers_than_rows(job, flags, tmp_path):
     """The last training batch and the last test batch have one row: two of three workers have none."""
     flags = [*flags, '--batch-size', '3', '--train-size', '4', '--num-epochs', '1']
-    with job(3, *command('scratch', flags, tmp_path / 'run')) as three:
-        assert three.end() == 0, three.text
-    assert three.text.splitlines()[-1].endswith(', 3 workers')
+    assert job.completed(3, *command('scratch', flags, tmp_path / 'run')).splitlines()[-1].endswith(', 3 workers')
 
 
 def test_running_statistics_of_every_rank_are_kept(job, flags, tmp_path):
     """A job stopped by SIGTERM to one worker in the second epoch is resumed with equal results."""
     flags = [*flags, '--train-size', '64', '--batch-size', '16', '--num-epochs', '2', '--checkpoint-every', '3']
-    with job(2, *command('concise', flags, tmp_path / 'whole')) as whole:
-        assert whole.end() == 0, whole.text
+    job.completed(2, *command('concise', flags, tmp_path / 'whole'))
     again = command('concise', flags, tmp_path / 'run', '--resume', 'auto')
     with job(2, *again) as stopped:
         stopped.wait_for('epoch 1/2')
         stopped.workers()[1].terminate()
         stopped.end()
     assert '[0] concise: stopped in epoch 2 after ' in stopped.text and '[1]' not in stopped.text, stopped.text
-    with job(2, *again) as done:
-        assert done.end() == 0, done.text
-    assert f'[0] resuming from {tmp_path}/run/checkpoint-' in done.text
+    assert f'[0] resuming from {tmp_path}/run/checkpoint-' in job.completed(2, *again)
     assert outcome(tmp_path / 'run') == outcome(tmp_path / 'whole')
     parameters = outcome(tmp_path / 'run')[1]
     assert {len(kept) for name, kept in parameters.items() if name.endswith('running_mean')} == {2}
@@ -109,8 +100,7 @@ def test_the_shell_loop_of_the_documentation(job, flags, tmp_path):
     """The loop repeats the command until the job, which is killed once, is complete."""
     from jobs import LAUNCHER
     flags = [*flags, '--num-epochs', '10', '--checkpoint-every', '2', '--resume', 'auto']
-    with job(2, *command('scratch', flags, tmp_path / 'whole')) as whole:
-        assert whole.end() == 0, whole.text
+    job.completed(2, *command('scratch', flags, tmp_path / 'whole'))
     after_a_checkpoint = f'until ls {tmp_path}/run/checkpoint-*.safetensors >/dev/null 2>&1; do sleep 0.02; done'
     once = f'[ -e {tmp_path}/killed ] || {{ touch {tmp_path}/killed; ({after_a_checkpoint}; kill -9 $$) & }}; '
     line = shlex.join(map(str, command('scratch', flags, tmp_path / 'run')))
@@ -157,7 +147,6 @@ def test_the_benchmark_without_allreduce(job):
             'workers.run_as_worker(sys.argv[1], "LeNet")')
     sent = []
     for task in ('without', 'sums'):
-        with job(2, PYTHON, '-c', code, task) as started:
-            assert started.end() == 0, started.text
-        sent.append(json.loads(re.search(r'^\[0\] (\{.*)', started.text, re.M)[1])['bytes'])
+        text = job.completed(2, PYTHON, '-c', code, task)
+        sent.append(json.loads(re.search(r'^\[0\] (\{.*)', text, re.M)[1])['bytes'])
     assert sent[0] < sent[1] / 10

@@ -1,11 +1,10 @@
 """check_data_parallel in a job: all workers together, compared with one device; rank 0 prints the report."""
 import sys
-from pathlib import Path
 
 import pytest
+from jobs import PATH
 from slow import slow
 
-HERE = Path(__file__).parent
 LIMIT = {'GLUON_MGPU_EXCHANGE_TIMEOUT': '5'}
 
 
@@ -14,9 +13,8 @@ LIMIT = {'GLUON_MGPU_EXCHANGE_TIMEOUT': '5'}
     ('make', 'wrong', 1, 'the sum of the gradients does not reach'),
     ('make_synchronized', 'train_synchronized', 0, 'The step is right: k devices compute what one does.')])
 def test_check(job, make, name, status, words):
-    path = ':'.join(str(place) for place in (HERE, HERE.parent, HERE.parents[1]))
     with job(2, sys.executable, '-m', 'gluon_mgpu', 'check', f'checked:{make}', f'checked:{name}', '--horovod',
-             PYTHONPATH=path) as run:
+             PYTHONPATH=PATH) as run:
         assert (run.end() != 0) == status, run.text
     assert run.text.count('2 devices compared with one, in float64') == 1
     assert words in run.text
@@ -29,9 +27,8 @@ def test_check(job, make, name, status, words):
     ('make', 'train_or_fail', LIMIT, 'worker 1 has waited 5 s for the others in the end of a step (after KeyError'),
     slow('make', 'train_or_fail', {}, 'check: worker 1 has waited 60 s for the others')])
 def test_the_step_fails_on_one_worker(job, make, name, settings, words):
-    path = ':'.join(str(place) for place in (HERE, HERE.parent, HERE.parents[1]))
     with job(2, sys.executable, '-m', 'gluon_mgpu', 'check', f'checked:{make}', f'checked:{name}', '--horovod',
-             PYTHONPATH=path, **settings) as run:
+             PYTHONPATH=PATH, **settings) as run:
         assert run.end(timeout=90) != 0, run.text
     assert words in run.text, run.text
     assert name != 'train_or_fail' or "check: the step fails on worker 1 after KeyError: 'before" in run.text, run.text

@@ -1,11 +1,11 @@
 """n workers train like one process with n devices and like one device, with any number of rows."""
 import sys
-from pathlib import Path
 
 import numpy
 import pytest
 from cases import batches, concise_case, params_of, scratch_case
 from equal_weight import BATCH_SIZE, IMAGES, LABELS, LR, trained as trained_by_chapter
+from jobs import HERE, PATH
 
 from gluon_mgpu import scratch
 from gluon_mgpu.mxnet_setup.compat import autograd, np, npx
@@ -13,7 +13,6 @@ from gluon_mgpu.parallel.workers import Workers
 
 # Rounding in another order: 5 steps, each with a relative error of about 1e-8 in float32 and 1e-16 in float64
 TOLERANCE = {'float32': 1e-6, 'float64': 1e-13}
-HERE = Path(__file__).parent
 
 
 def trained(case, devices, dtype):
@@ -26,9 +25,7 @@ def trained(case, devices, dtype):
 def results_of_workers(job, num_workers, program, *arguments, folder):
     """Run a program with several workers; return the arrays that each has saved."""
     folder.mkdir()
-    path = ':'.join(str(place) for place in (HERE, HERE.parent, HERE.parents[1]))
-    with job(num_workers, sys.executable, HERE / program, *arguments, folder, PYTHONPATH=path) as run:
-        assert run.end() == 0, run.text
+    job.completed(num_workers, sys.executable, HERE / program, *arguments, folder, PYTHONPATH=PATH)
     found = [numpy.load(folder / f'{rank}.npz') for rank in range(num_workers)]
     return [[arrays[name] for name in sorted(arrays.files, key=lambda name: (len(name), name))] for arrays in found]
 

@@ -7,9 +7,8 @@ import time
 
 import psutil
 import pytest
-from jobs import CRASHES
+from jobs import CRASHES, LOST
 from runs import outcome
-from test_programs import LOST
 
 WAIT = 5  # seconds after which a silent worker counts as lost
 # A chapter that raises an exception after SIGUSR1
@@ -37,8 +36,7 @@ def command(flags):
 def uninterrupted(job, command, tmp_path_factory):
     """The results of an uninterrupted job."""
     out = tmp_path_factory.mktemp('whole') / 'run'
-    with job(NUM_WORKERS, *command, out) as run:
-        assert run.end() == 0, run.text
+    job.completed(NUM_WORKERS, *command, out)
     return outcome(out)
 
 
@@ -69,8 +67,7 @@ def test_a_worker_fails_at_a_random_moment(job, command, uninterrupted, tmp_path
             assert f'Process name: {rank}\n' in run.lines  # of horovodrun
         if fault == 'exception':
             assert f'[{rank}] RuntimeError: requested by the test' in run.text
-        with job(NUM_WORKERS, *command, out) as again:
-            assert again.end() == 0, again.text
+        job.completed(NUM_WORKERS, *command, out)
         assert outcome(out) == uninterrupted
         count(f'worker {rank} of 2, {fault}: the job ended in time and resumed with equal results')
 
@@ -82,8 +79,7 @@ def test_ctrl_c_stops_all_workers_after_the_same_batch(job, command, uninterrupt
         assert run.end(timeout=30) != 0
     line = run.text.splitlines()[-1]
     assert re.search('(-c|scratch): (ended|stopped) (in|after) epoch', line), run.text
-    with job(NUM_WORKERS, *command, tmp_path / 'run') as again:
-        assert again.end() == 0, again.text
+    job.completed(NUM_WORKERS, *command, tmp_path / 'run')
     assert outcome(tmp_path / 'run') == uninterrupted
     count('Ctrl-C to a job: workers stopped together and resumed with equal results')
 
@@ -95,7 +91,6 @@ def test_the_launcher_is_killed(job, command, uninterrupted, tmp_path, count):
         workers = run.workers()
         run.process.kill()
         assert psutil.wait_procs(workers, timeout=15)[1] == []
-    with job(NUM_WORKERS, *command, tmp_path / 'run') as again:
-        assert again.end() == 0, again.text
+    job.completed(NUM_WORKERS, *command, tmp_path / 'run')
     assert outcome(tmp_path / 'run') == uninterrupted
     count('the launcher killed: no worker left, resumed with equal results')

@@ -34,8 +34,7 @@ def test_two_workers_equal_one_process(semantics, job, tmp_path):
     (tmp_path / 'alone.py').write_text(before + START + ALONE + END)
     (tmp_path / 'workers.py').write_text(''.join([before, START, *after[1:], END]))
     alone = subprocess.run([sys.executable, tmp_path / 'alone.py'], capture_output=True, text=True, check=True)
-    with job(2, sys.executable, tmp_path / 'workers.py') as run:
-        assert run.end() == 0, run.text
-    expected, *of_workers = map(json.loads, re.findall(r'norms: (\[.*\])', alone.stdout + run.text))
+    text = job.completed(2, sys.executable, tmp_path / 'workers.py')
+    expected, *of_workers = map(json.loads, re.findall(r'norms: (\[.*\])', alone.stdout + text))
     assert len(of_workers) == 2 and of_workers[0] == of_workers[1]
     numpy.testing.assert_allclose(of_workers[0], expected, rtol=1e-4)  # float32; the sums are in another order

@@ -4,18 +4,15 @@ import sys
 
 import numpy
 import pytest
+from jobs import HERE, LOST, PATH
 from programs import EQUAL
-from test_equality import HERE
 
 from gluon_mgpu.parallel.workers import Workers
-
-LOST = 'another worker has failed, was stopped or has ended its program'
 
 
 def output(job, tmp_path, name, num_workers=2, status=1, **environment):
     """Run a program that must end in time, on its own; return what the workers have printed."""
-    path = ':'.join(str(place) for place in (HERE, HERE.parent, HERE.parents[1]))
-    with job(num_workers, sys.executable, HERE / 'programs.py', name, tmp_path, PYTHONPATH=path, **environment) as run:
+    with job(num_workers, sys.executable, HERE / 'programs.py', name, tmp_path, PYTHONPATH=PATH, **environment) as run:
         assert (run.end(timeout=200) != 0) == status, run.text
     assert 'Exception ignored' not in run.text, run.text
     return run.text

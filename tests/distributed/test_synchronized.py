@@ -7,11 +7,9 @@ import numpy
 import psutil
 import pytest
 from history_csv import history
-from jobs import CRASHES
+from jobs import CRASHES, HERE, LOST, PATH
 from runs import outcome, run
 from synchronized import CASES, trained
-from test_equality import HERE
-from test_programs import LOST
 
 from gluon_mgpu.data.shards import shard_rows
 
@@ -41,9 +39,7 @@ def test_workers_equal_one_device(job, device_list, tmp_path, num_workers, case)
         shards = [range(n)[shard_rows(n, rank, num_workers)] for rank in range(num_workers)]
         return [row for part in (0, 1) for shard in shards for row in shard[shard_rows(len(shard), part, 2)]]
 
-    path = ':'.join(str(place) for place in (HERE, HERE.parent, HERE.parents[1]))
-    with job(num_workers, PYTHON, HERE / 'synchronized.py', case, tmp_path, PYTHONPATH=path) as started:
-        assert started.end(timeout=500) == 0, started.text
+    job.completed(num_workers, PYTHON, HERE / 'synchronized.py', case, tmp_path, timeout=500, PYTHONPATH=PATH)
     one = trained(case, device_list(1), **({'order': order} if 'in parts' in case else {}))
     found = [numpy.load(tmp_path / f'{rank}.npz') for rank in range(num_workers)]
     for name, expected in one.items():
@@ -65,8 +61,7 @@ def command(flags):
 def uninterrupted(job, command, tmp_path_factory):
     """The results of an uninterrupted job."""
     out = tmp_path_factory.mktemp('whole') / 'run'
-    with job(2, *command, out) as started:
-        assert started.end() == 0, started.text
+    job.completed(2, *command, out)
     return outcome(out)
 
 
@@ -82,8 +77,7 @@ def test_a_worker_fails_in_a_pass(job, command, uninterrupted, tmp_path, count, 
         assert time.monotonic() - began < WAIT + 5
         assert started.end(timeout=30) != 0
         assert psutil.wait_procs(started.workers(), timeout=5)[1] == []
-    with job(2, *command, tmp_path / 'run') as again:
-        assert again.end() == 0, again.text
+    job.completed(2, *command, tmp_path / 'run')
     assert outcome(tmp_path / 'run') == uninterrupted
     count(f'worker 1 of 2, {signum.name} in the {direction} pass: the job ended in time and resumed with equal results')
 
@@ -101,10 +95,9 @@ def test_a_run_is_resumed_on_another_number_of_workers(job, flags, tmp_path):
     assert '[0] concise: stopped ' in stopped.text and '[1]' not in stopped.text, stopped.text
     epochs = len(history(out)) + 1
     resume = [PYTHON, '-m', 'gluon_mgpu.concise', '--no-plot', '--resume', out, '--num-epochs']
-    with job(3, *resume, epochs, '--horovod') as resumed:
-        assert resumed.end() == 0, resumed.text
+    resumed = job.completed(3, *resume, epochs, '--horovod')
     done = run([*resume, epochs + 1, '--devices', 'cpu:0,cpu:1'])
     assert done.returncode == 0, done.stderr
-    assert 'differed between' not in resumed.text + done.stderr  # the statistics of the workers
+    assert 'differed between' not in resumed + done.stderr  # the statistics of the workers
     assert len(history(out)) == epochs + 1
     assert {len(kept) for kept in outcome(out)[1].values()} == {1}

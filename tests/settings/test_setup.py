@@ -11,6 +11,7 @@ from gluon_mgpu.parallel.step import params_with_gradients
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 from gluon_mgpu.parallel.sync_batch_norm.train_batch import train_batch_synchronized
 from gluon_mgpu.parallel.workers import Workers
+from gluon_mgpu.settings import setup
 from gluon_mgpu.settings.chapters import CHAPTERS
 from gluon_mgpu.settings.settings import defaults
 from gluon_mgpu.settings.setup import arguments_of_train, find_devices
@@ -36,6 +37,18 @@ def test_a_worker_trains_on_its_own_device(chapter):
     workers = Workers()
     workers.size, workers.device = 2, mx.cpu(1)
     assert find_devices(defaults(chapter), workers, print) == [mx.cpu(1)]
+
+
+@pytest.mark.parametrize('num_gpus, available, expected', [(None, 0, 2), (3, 0, 3), (None, 1, 1), (None, 8, 2)])
+def test_the_number_of_devices(num_gpus, available, expected, monkeypatch):
+    """By default 2, or 1 on a machine with one GPU."""
+    lines = []
+    monkeypatch.setattr(setup, 'num_mxnet_gpus', lambda: available)
+    monkeypatch.setattr(setup, 'why_no_gpus', lambda: 'there is none')
+    monkeypatch.setattr(setup, 'devices_from', lambda n: [mx.cpu(i) for i in range(n)])
+    settings = {**defaults('scratch'), 'num_gpus': num_gpus}
+    assert len(find_devices(settings, Workers(), lines.append)) == expected
+    assert lines == ([] if available else ['there is none; training on CPU contexts'])
 
 
 def test_the_functions_of_the_chapter_from_scratch():

@@ -1,4 +1,6 @@
 """A user's own training loop, with checkpoints."""
+import warnings
+
 import numpy
 from trainers import trainable
 
@@ -30,6 +32,17 @@ def small_resnet(devices):
     return net
 
 
+def sharing_layers(devices):
+    """Return a network of which two layers have the same parameters, on MXNet 2."""
+    first, second = gluon.nn.Dense(36, in_units=36), gluon.nn.Dense(36, in_units=36)
+    net = gluon.nn.HybridSequential()
+    net.add(first, second.share_parameters(first.collect_params()), gluon.nn.Dense(2))
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')  # shared parameters are initialized once
+        net.initialize(init.Constant(0.1), ctx=devices)
+    return net
+
+
 class Loop:
     """Training loop as a user might write it. The number of the step determines the batch."""
 
@@ -54,7 +67,12 @@ class Loop:
         return self
 
     def values(self):
-        return {name: [array.asnumpy().tolist() for array in arrays] for name, arrays in copies(self.net).items()}
+        return values(self.net)
+
+
+def values(net):
+    """Return the numbers of all parameters on each device, by name."""
+    return {name: [array.asnumpy().tolist() for array in arrays] for name, arrays in copies(net).items()}
 
 
 def dense(devices, **options):

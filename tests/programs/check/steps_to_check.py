@@ -18,7 +18,7 @@ LOSS = gluon.loss.SoftmaxCrossEntropyLoss()
 MOMENTUM = {'settings': {'momentum': 0.9}}
 TWICE = 'the update is 2 times that of one device'
 HALF = 'the update is 0.5 times that of one device'
-ONLY_1 = pytest.mark.skipif(MXNET_MAJOR > 1, reason="Gluon's networks and losses take no mx.nd")
+ONLY_1 = pytest.mark.skipif(MXNET_MAJOR > 1, reason='networks of mx.nd, and methods of ParameterDict')
 check_two = partial(check_data_parallel, devices=[mx.cpu(0), mx.cpu(1)])  # half of the time of three
 
 
@@ -36,9 +36,9 @@ def batches_of_six_numbers(seed=0):
 
 # --- arrays, as in D2L 13.5 ---
 
-def make_arrays(devices, grad_req='write'):
+def make_arrays(devices, grad_req='write', dtype=None):
     """Return the parameters of a small network on each device."""
-    params = [np.random.normal(scale=0.5, size=shape) for shape in ((6, 5), (5,), (5, 4), (4,))]
+    params = [np.random.normal(scale=0.5, size=shape, dtype=dtype) for shape in ((6, 5), (5,), (5, 4), (4,))]
     return [[copy_with_gradient(param, device, grad_req) for param in params] for device in devices]
 
 
@@ -173,6 +173,11 @@ step_of_means = partial(step_with_trainer, losses=lambda y_hat, y: LOSS(y_hat, y
 def concise_step(state, X, y, devices):
     net, loss, trainer = state
     concise.train_batch(X, y, net, loss, trainer, devices)
+
+
+def step_of_several(state, X, y, devices):
+    for net_and_trainer in state:
+        step_with_trainer(net_and_trainer, X, y, devices)
 
 
 def late_error(device):

@@ -21,6 +21,7 @@ from steps_to_check import (
     some_slow,
     step_from_scratch,
     step_of_means,
+    step_of_several,
     step_with_trainer,
     update,
     with_dropout_and_batch_norm,
@@ -145,11 +146,6 @@ def step_with_teachers(state, X, y, devices):
 
 def make_several(devices, on_kvstore):
     return [make_network(devices, update_on_kvstore=on_kvstore, optimizer=name) for name in ('sgd', 'adam')]
-
-
-def step_of_several(state, X, y, devices):
-    for net_and_trainer in state:
-        step_with_trainer(net_and_trainer, X, y, devices)
 
 
 RIGHT = {  # make, step, and the number of parameters if it is not 4

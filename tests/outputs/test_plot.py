@@ -169,16 +169,15 @@ def test_epochs_are_whole_numbers(num_epochs, figures):
     ('config.json', b'null', 'its configuration is missing'),
     ('config.json', b'[' * 100_000, 'cannot be read '), ('config.json', b'\xff', "can't decode"),
     ('history.csv', b'epoch,seconds,loss,test_acc,images_per_second\r\n', 'no epoch of this run has ended: resume it'),
-    ('history.csv', b'', 'no epoch of this run has ended: resume it, or leave it out'), ('', b'', 'No such file or')])
+    ('history.csv', b'', 'no epoch of this run has ended: resume it, or leave it out'),
+    ('', b'', 'not the folder of a run, its config.json or history.csv cannot be read (No such file or directory)')])
 def test_a_run_with_broken_files(name, content, words, capsys):
     folder = run_folder('one') if name else '.'
     if name:
         Path('one', name).write_bytes(content)
     assert plot.main([folder]) == 2
     line, = capsys.readouterr().err.splitlines()
-    reason = 'no epoch' if words.startswith('no epoch') else ('not the folder of a run, its config.json or history.csv '
-                                                              'cannot be read (')
-    assert line.startswith(f'plot: {folder}: {reason}') and words in line, line
+    assert line.startswith(f'plot: {folder}: ') and words in line, line
     assert not Path('accuracy.png').exists()
 
 

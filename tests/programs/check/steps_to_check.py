@@ -11,7 +11,7 @@ from slow import slow
 from gluon_mgpu import check_data_parallel, concise, scratch
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, init, mx, np
 from gluon_mgpu.parallel.split import split_batch
-from gluon_mgpu.parallel.step import params_with_gradients
+from gluon_mgpu.parallel.step import params_with_gradients, prepare_idle_devices
 
 LR = 0.1
 LOSS = gluon.loss.SoftmaxCrossEntropyLoss()
@@ -22,10 +22,10 @@ ONLY_1 = pytest.mark.skipif(MXNET_MAJOR > 1, reason='networks of mx.nd, and meth
 check_two = partial(check_data_parallel, devices=[mx.cpu(0), mx.cpu(1)])  # half of the time of three
 
 
-def some_slow(names, quick):
-    """Return the names for `parametrize`; only the quick ones run without --all."""
-    assert {*quick} <= {*names}
-    return [name if name in quick else slow(name) for name in names]
+def some_slow(names, *slow_ones):
+    """Return the names for `parametrize`; the slow ones run only with --all."""
+    assert {*slow_ones} <= {*names}
+    return [slow(name) if name in slow_ones else name for name in names]
 
 
 def batches_of_six_numbers(seed=0):
@@ -168,6 +168,15 @@ def step_with_trainer(state, X, y, devices, losses=LOSS, prepared=lambda net: [n
 
 
 step_of_means = partial(step_with_trainer, losses=lambda y_hat, y: LOSS(y_hat, y).mean(), divisor=lambda X: 1)
+
+
+def take_joint_gradients(net, X, y, devices):
+    """Compute the gradients of a `SyncBatchNorm`, or of a network with its methods."""
+    X_shards, y_shards = split_batch(X, y, devices)
+    with autograd.record():
+        ls = [LOSS(y_hat, y_shard) for y_hat, y_shard in zip(net.forward(X_shards), y_shards)]
+    net.backward(ls)
+    prepare_idle_devices(net, X, devices)
 
 
 def concise_step(state, X, y, devices):

@@ -121,7 +121,7 @@ PACKS = {
 
 
 @pytest.mark.parametrize('on', [None, 1])
-@pytest.mark.parametrize('pack', some_slow(PACKS, quick=('attributes', 'dict by device', 'deque')))
+@pytest.mark.parametrize('pack', some_slow(PACKS, 'list'))
 def test_moving_averages_that_only_the_first_device_updates(pack, on, batches):
     """They are compared by their place, whatever each device's is called."""
     def make(devices):

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy
 import pytest
-from equals_one import sequential, take_gradients
+from equals_one import Plain, sequential, take_gradients
 from steps_to_check import (
     LOSS,
     backward,
@@ -23,6 +23,7 @@ from steps_to_check import (
     step_of_means,
     step_of_several,
     step_with_trainer,
+    take_joint_gradients,
     update,
     with_dropout_and_batch_norm,
     with_trainer,
@@ -32,7 +33,7 @@ import gluon_mgpu as d2l
 from gluon_mgpu import check_data_parallel, scratch
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, np
 from gluon_mgpu.parallel.split import split_batch
-from gluon_mgpu.parallel.step import params_with_gradients, prepare_idle_devices
+from gluon_mgpu.parallel.step import params_with_gradients
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 
 
@@ -78,8 +79,8 @@ def on_first_device(state, X, y, devices):
                       X, y, devices)
 
 
-def make_concise(devices, **options):
-    net, trainer = make_network(devices, **options)
+def make_concise(devices):
+    net, trainer = make_network(devices)
     net.hybridize(static_alloc=True, static_shape=True)
     return net, LOSS, trainer
 
@@ -88,16 +89,11 @@ def make_only_a_network(devices, synchronized=False):
     """Return nothing but a network, hybridized or with batch norm over all devices."""
     net, _ = make_network(devices, layers=lambda: [*[gluon.nn.BatchNorm()] * synchronized, gluon.nn.Dense(4)])
     net.hybridize()
-    return SyncBatchNorm(net) if synchronized else net
+    return (SyncBatchNorm if synchronized else Plain)(net)
 
 
 def step_without_trainer(net, X, y, devices):
-    X_shards, y_shards = split_batch(X, y, devices)
-    with autograd.record():
-        y_hats = net.forward(X_shards) if isinstance(net, SyncBatchNorm) else [net(X_shard) for X_shard in X_shards]
-        ls = [LOSS(y_hat, y_shard) for y_hat, y_shard in zip(y_hats, y_shards)]
-    (net.backward if isinstance(net, SyncBatchNorm) else autograd.backward)(ls)
-    prepare_idle_devices(net, X, devices)
+    take_joint_gradients(net, X, y, devices)
     for param in params_with_gradients(net):
         scratch.allreduce(param.list_grad())
         scratch.sgd(param.list_data(), 0.1, len(X))
@@ -157,11 +153,8 @@ RIGHT = {  # make, step, and the number of parameters if it is not 4
     'random numbers': (make_arrays, augmented),
     'the same arrays twice': (same_arrays_twice, step_of_the_same_arrays),
     'one copy of the parameters': (lambda devices: make_arrays(devices)[0], on_first_device),
-    'with a Trainer': (make_network, step_with_trainer),
     'weight decay and momentum': (partial(make_network, settings={'momentum': 0.9, 'wd': 0.01}), step_with_trainer),
     'Adam': (partial(make_network, optimizer='adam'), step_with_trainer),
-    'layer normalization': (partial(make_network, layers=lambda: [gluon.nn.LayerNorm(), gluon.nn.Dense(4)]),
-                            step_with_trainer, 6),
     'only a hybridized network': (make_only_a_network, step_without_trainer),
     'SyncBatchNorm': (partial(make_only_a_network, synchronized=True), step_without_trainer, 6),
     'the concise chapter': (make_concise, concise_step),
@@ -169,7 +162,6 @@ RIGHT = {  # make, step, and the number of parameters if it is not 4
     'an attribute with parameters': (partial(make_hidden, show=lambda net, trainer: net.collect_params()),
                                      step_of_hidden),
     'earlier gradients, in slots': (lambda devices: Model(*make_network(devices)), update_with_earlier_gradients),
-    'updates on the devices': (partial(make_concise, update_on_kvstore=False), concise_step),
     'several Trainers': (partial(make_several, on_kvstore=None), step_of_several, 8),
     'several Trainers on the devices': (partial(make_several, on_kvstore=False), step_of_several, 8),
     'several Trainers on the key-value store': (  # with which MXNet fails on a single device
@@ -178,10 +170,9 @@ RIGHT = {  # make, step, and the number of parameters if it is not 4
 }
 
 
-@pytest.mark.parametrize('case', some_slow(RIGHT, quick=(
-    'from scratch', 'accumulated gradients', 'random numbers', 'Adam', 'the concise chapter',
-    'an attribute with a Trainer', 'an attribute with parameters', 'earlier gradients, in slots',
-    'several Trainers on the key-value store', 'a teacher for each device')))
+@pytest.mark.parametrize('case', some_slow(
+    RIGHT, 'momentum from scratch', 'one list per parameter', 'interleaved rows', 'the same arrays twice',
+    'weight decay and momentum', 'only a hybridized network', 'SyncBatchNorm', 'several Trainers'))
 def test_no_mistake_in_steps_that_are_right(case, batches):
     make, step, *number = RIGHT[case]
     report = check_data_parallel(make, step, batches)

@@ -5,14 +5,17 @@ Each chapter has `make(way, devices)`, which returns networks and Trainers; `ste
 """
 from __future__ import annotations
 
-import unittest.mock
 from functools import partial
 from typing import NamedTuple
 
+import equals_one
+import numpy
+from equals_one import sequential, take_gradients
+
 from gluon_mgpu.ch13 import train_batch_ch13
-from gluon_mgpu.mxnet_setup.compat import HybridBlock, autograd, gluon, init, np, npx
-from gluon_mgpu.parallel.split import split_batch
-from gluon_mgpu.parallel.step import gradients, prepare_idle_devices
+from gluon_mgpu.mxnet_setup.compat import HybridBlock, gluon, np, npx
+from gluon_mgpu.parallel.split import split_and_load
+from gluon_mgpu.parallel.step import gradients, params_with_gradients
 
 nn = gluon.nn
 SGD, ADAM = ('sgd', {'learning_rate': 0.1, 'momentum': 0.9}), ('adam', {'learning_rate': 0.01})
@@ -21,9 +24,8 @@ cross_entropy, l1 = gluon.loss.SoftmaxCELoss(), gluon.loss.L1Loss()
 binary = gluon.loss.SigmoidBCELoss()
 
 
-def plain(net, optimizer, settings, **of_trainer):
-    params = [param for param in net.collect_params().values() if param.grad_req != 'null']
-    return net, gluon.Trainer(params, optimizer, settings, **of_trainer)
+def plain(net, *settings, **of_trainer):
+    return net, gluon.Trainer(params_with_gradients(net), *settings, **of_trainer)
 
 
 def as_one(net, *settings, **of_trainer):
@@ -33,30 +35,18 @@ def as_one(net, *settings, **of_trainer):
     return plain(net, *settings, **of_trainer)
 
 
-def started(net, devices, *inputs):
-    """Initialize a network whose shapes `inputs` of one row decide; in float64."""
-    net.initialize(init.Normal(0.5), ctx=devices)
-    for device in devices if inputs else ():
-        net(*(np.zeros((1, *shape), ctx=device) for shape in inputs))
-    net.cast('float64')
-    return net
+def started(net, devices, *shapes):
+    return equals_one.started(net, devices, numpy.random.default_rng(0), *shapes)
 
 
-def layers(*args):
-    net = nn.HybridSequential()
-    net.add(*args)
-    return net
+def make(block, settings, way, devices, **of_trainer):
+    return way(started(block(), devices), *settings, **of_trainer)
 
 
-def step_of(losses, nets, trainers, shards, devices, rows, divisor=None):
-    """Compute the gradients of `losses` of the shards on each device, and take a step with each Trainer."""
-    with autograd.record():
-        ls = [losses(*shard) for shard in zip(*shards)]
-    autograd.backward(ls)
-    for net in nets:
-        prepare_idle_devices(net, np.zeros(rows), devices)
-    for trainer in trainers:
-        trainer.step(rows if divisor is None else divisor, ignore_stale_grad=True)
+def step_of(losses, net, trainer, X, y, devices, divisor, prepared=True):
+    """Take a step with ``losses(X_shard, y_shard)``; with a mistake if devices without rows are not `prepared`."""
+    take_gradients(losses, [net] * prepared, X, y, devices)
+    trainer.step(divisor, ignore_stale_grad=True)
 
 
 def split_batch_multi_inputs(X, y, devices):
@@ -89,7 +79,8 @@ class FineTuned(HybridBlock):
 
     def __init__(self):
         super().__init__()
-        self.features = layers(nn.Conv2D(3, 3, in_channels=2, activation='relu'), nn.GlobalAvgPool2D(), nn.Flatten())
+        self.features = sequential(
+            nn.Conv2D(3, 3, in_channels=2, activation='relu'), nn.GlobalAvgPool2D(), nn.Flatten())
         self.output = nn.Dense(3, in_units=3)
 
     def forward(self, X):
@@ -101,30 +92,25 @@ def freeze(block, grad_req='null'):
         param.grad_req = grad_req
 
 
-def make_fine_tuning(way, devices, frozen=False):
+def make_fine_tuning(way, devices, grad_req='write'):
     net = started(FineTuned(), devices)
-    if frozen:
-        freeze(net.features)
+    freeze(net.features, grad_req)
     for param in net.output.collect_params().values():
         param.lr_mult = 10
-    return [net, *way(net, *SGD), 1]
+    return [*way(net, *SGD), 1]
 
 
 def step_of_fine_tuning(state, X, y, devices, head_only=3):
     """Every third step trains the head only."""
-    block, net, trainer, number = state
-    freeze(block.features, 'write' if number % head_only else 'null')
-    train_batch_ch13(net, X, y, cross_entropy, trainer, devices)
-    state[3] += 1
+    net, trainer, number = state
+    freeze(net.features, 'write' if number % head_only else 'null')
+    step_ch13((net, trainer), X, y, devices)
+    state[2] += 1
 
 
 def make_fcn(way, devices):
-    net = layers(nn.Conv2D(3, 3, strides=2, padding=1), nn.Conv2D(3, 1), nn.Conv2DTranspose(3, 4, 2, 1))
+    net = sequential(nn.Conv2D(3, 3, strides=2, padding=1), nn.Conv2D(3, 1), nn.Conv2DTranspose(3, 4, 2, 1))
     return way(started(net, devices, (2, 6, 4)), *SGD)
-
-
-def step_of_fcn(state, X, y, devices):
-    train_batch_ch13(state[0], X, y, gluon.loss.SoftmaxCELoss(axis=1), state[1], devices)
 
 
 def pixels(rng, rows):
@@ -146,20 +132,15 @@ class SSD(nn.Block):
                 for layer, n in ((self.classes, 3), (self.boxes, 4))]  # (n, 20, 3), (n, 20, 4)
 
 
-def make_ssd(way, devices):
-    return way(started(SSD(), devices), *SGD)
-
-
 def step_of_ssd(state, X, y, devices):
     net, trainer = state
-    X_shards, y_shards = split_batch(X, y, devices)
 
     def losses(X, y):
         classes, boxes = net(X)
         of_class, offsets, masks = y
         return cross_entropy(classes, of_class) + l1(boxes * masks, offsets * masks)
 
-    step_of(losses, [net], [trainer], [X_shards, y_shards], devices, len(X))
+    step_of(losses, net, trainer, X, y, devices, len(X))
 
 
 def boxes(rng, rows):
@@ -183,14 +164,11 @@ class BiRNN(nn.Block):
         return self.decoder(np.concatenate((outputs[0], outputs[-1]), axis=1))
 
 
-def make_sentiment(block, frozen):
-    def make(way, devices):
-        net = started(block(), devices)
-        embedding = getattr(net, frozen)
-        embedding.weight.set_data(np.arange(VOCAB * H).reshape(VOCAB, H) / 36)  # before the Trainer is made
-        freeze(embedding)
-        return way(net, *ADAM)
-    return make
+def make_sentiment(way, devices):
+    net = started(BiRNN(), devices)
+    net.embedding.weight.set_data(np.arange(VOCAB * H).reshape(VOCAB, H) / 36)  # before the Trainer is made
+    freeze(net.embedding)
+    return way(net, *ADAM)
 
 
 def reviews(rng, rows):
@@ -210,12 +188,6 @@ class Attention(nn.Block):
         e = npx.batch_dot(self.f(A), self.f(B), transpose_b=True)
         pairs = (A, npx.batch_dot(npx.softmax(e), B)), (B, npx.batch_dot(npx.softmax(e.transpose(0, 2, 1)), A))
         return self.h(np.concatenate([self.g(np.concatenate(pair, axis=2)).sum(axis=1) for pair in pairs], axis=1))
-
-
-def make_attention(way, devices):
-    net = started(Attention(), devices)
-    net.embedding.weight.set_data(np.arange(VOCAB * H).reshape(VOCAB, H) / 36)
-    return way(net, *ADAM)
 
 
 def sentence_pairs(rng, rows):
@@ -243,10 +215,6 @@ class BERT(nn.Block):
         return self.mlm(masked), self.nsp(X[:, 0, :])
 
 
-def make_bert(way, devices):
-    return way(started(BERT(), devices), *ADAM)
-
-
 def step_of_bert(state, X, y, devices, total_of=None):
     """Pre-training. The mean over the masked words has one divisor, counted before the split."""
     net, trainer = state
@@ -260,7 +228,7 @@ def step_of_bert(state, X, y, devices, total_of=None):
         mlm_l = cross_entropy(mlm.reshape(-1, VOCAB), words.reshape(-1), weights.reshape(-1, 1))
         return mlm_l.sum() / divisor + cross_entropy(nsp, is_next).sum() / size
 
-    step_of(losses, [net], [trainer], split_batch(X, y, devices), devices, rows, 1)
+    step_of(losses, net, trainer, X, y, devices, 1)
 
 
 def masked_sentences(rng, rows):
@@ -285,25 +253,17 @@ class Seq2Seq(nn.Block):
         return self.dense(outputs).swapaxes(0, 1)
 
 
-def make_seq2seq(way, devices):
-    return way(started(Seq2Seq(), devices), *ADAM, update_on_kvstore=False)
-
-
-def step_of_seq2seq(state, X, y, devices, clip_shards=False, num_tokens=None, limit=0.1):
+def step_of_seq2seq(state, X, y, devices, clip_shards=False, counted=lambda valid, devices: valid, limit=0.1):
     """The sum of the gradients is clipped, and divided by the words of the whole batch."""
     net, trainer = state
-    shards = split_batch(X, y, devices)
-    with autograd.record():
-        ls = [of_words(net(source, target), labels, valid) for (source, target), (labels, valid) in zip(*shards)]
-    autograd.backward(ls)
-    prepare_idle_devices(net, X, devices)
+    take_gradients(lambda X, y: of_words(net(*X), *y), [net], X, y, devices)
     if clip_shards:
         for device in devices:
             clip(gradients(net, [device]), gradients(net, [device]), limit)
     trainer.allreduce_grads()
     if not clip_shards:
         clip(gradients(net, devices[:1]), gradients(net, devices), limit)
-    trainer.update(float(y[1].sum()) if num_tokens is None else num_tokens(shards[1]))
+    trainer.update(float(counted(y[1], devices).sum()))
 
 
 def of_words(scores, labels, valid):
@@ -337,23 +297,21 @@ class Model(nn.Block):
 
 
 def make_model(way, devices):
-    net, trainer = way(started(Model(), devices), *SGD)
-    return {'net': net, 'trainer': trainer, 'states': []}
+    net, trainer = make(Model, SGD, way, devices)
+    return {'net': net, 'trainer': trainer, 'rows': 0, 'states': {}}
 
 
 def step_of_model(state, X, y, devices):
     """The states of the batch before continue, if it has as many rows; without their history."""
-    net, (X_shards, y_shards) = state['net'], split_batch(X, y, devices)
-    states, state['states'] = state['states'], []
-    if [len(X) for X in X_shards] != [h.shape[1] for h in states]:
-        states = [np.zeros((1, len(X), 3), ctx=X.ctx, dtype='float64') for X in X_shards]
+    continues, state['rows'] = state['rows'] == len(y), len(y)
 
-    def losses(X, y, h):
-        y_hat, h = net(X, h)
-        state['states'].append(h.detach())
+    def losses(X, y):
+        h = state['states'][X.ctx] if continues else np.zeros((1, len(X), 3), ctx=X.ctx, dtype='float64')
+        y_hat, h = state['net'](X, h)
+        state['states'][X.ctx] = h.detach()
         return cross_entropy(y_hat, y.T.reshape(-1)).reshape(T, -1).mean(axis=0)
 
-    step_of(losses, [net], [state['trainer']], [X_shards, y_shards, states], devices, len(y))
+    step_of(losses, state['net'], state['trainer'], X, y, devices, len(y))
 
 
 def texts(rng, rows):
@@ -364,44 +322,40 @@ def texts(rng, rows):
 # --- two networks, recommender systems ---
 
 def make_gan(way, devices):
-    G = started(layers(nn.Dense(4, in_units=2, activation='tanh'), nn.Dense(3, in_units=4)), devices)
-    D = started(layers(nn.Dense(4, in_units=3, activation='tanh'), nn.Dense(1, in_units=4)), devices)
+    G = started(sequential(nn.Dense(4, in_units=2, activation='tanh'), nn.Dense(3, in_units=4)), devices)
+    D = started(sequential(nn.Dense(4, in_units=3, activation='tanh'), nn.Dense(1, in_units=4)), devices)
     return way(G, *ADAM), way(D, *ADAM)
 
 
-def step_of_gan(state, X, y, devices):
+def step_of_gan(state, X, Z, devices, prepared=True):
     """Train D, then G; the noise is an input, so that it does not depend on the devices."""
     (G, of_G), (D, of_D) = state
-    X_shards, Z_shards = split_batch(X, y, devices)
 
-    def real(scores):
-        return binary(scores, np.ones_like(scores))
+    def discriminator_losses(X, Z):
+        scores, fake = D(X), D(G(Z).detach())
+        return (binary(scores, np.ones_like(scores)) + binary(fake, np.zeros_like(fake))) / 2
 
-    def fake(scores):
-        return binary(scores, np.zeros_like(scores))
+    def generator_losses(X, Z):
+        fake = D(G(Z))
+        return binary(fake, np.ones_like(fake))
 
-    step_of(lambda X, Z: (real(D(X)) + fake(D(G(Z).detach()))) / 2, [D], [of_D], [X_shards, Z_shards], devices, len(X))
-    step_of(lambda Z: real(D(G(Z))), [G], [of_G], [Z_shards], devices, len(X))
+    step_of(discriminator_losses, D, of_D, X, Z, devices, len(X), prepared)
+    step_of(generator_losses, G, of_G, X, Z, devices, len(X), prepared)
 
 
 def points(rng, rows):
     return rng.normal(size=(rows, 3)), rng.normal(size=(rows, 2))
 
 
-def make_neumf(way, devices):
-    return way(started(NeuMF(), devices), *ADAM)
-
-
 def step_of_ranking(state, X, y, devices, over_rows=np.sum):
     """NeuMF and Caser: the network is called twice, for an item that the user likes and another."""
     net, trainer = state
-    X_shards, y_shards = split_batch(X, y, devices)
 
     def losses(X, others):
         *inputs, item = X
         return -over_rows(np.log(npx.sigmoid(net(*inputs, item) - net(*inputs, others))), axis=0)
 
-    step_of(losses, [net], [trainer], [X_shards, y_shards], devices, len(y))
+    step_of(losses, net, trainer, X, y, devices, len(y))
 
 
 class NeuMF(nn.Block):
@@ -427,25 +381,18 @@ class Chapter(NamedTuple):
 
 CHAPTERS = {
     'fine-tuning': Chapter(make_fine_tuning, step_of_fine_tuning, images),
-    'fine-tuning, the head only': Chapter(partial(make_fine_tuning, frozen=True), partial(
+    'fine-tuning, the head only': Chapter(partial(make_fine_tuning, grad_req='null'), partial(
         step_of_fine_tuning, head_only=1), images),
-    'FCN': Chapter(make_fcn, step_of_fcn, pixels),
-    'SSD': Chapter(make_ssd, step_of_ssd, boxes),
-    'BiRNN': Chapter(make_sentiment(BiRNN, 'embedding'), step_ch13, reviews),
-    'attention': Chapter(make_attention, step_ch13, sentence_pairs),
-    'BERT': Chapter(make_bert, step_of_bert, masked_sentences),
-    'seq2seq': Chapter(make_seq2seq, step_of_seq2seq, translations),
+    'FCN': Chapter(make_fcn, partial(step_ch13, loss=gluon.loss.SoftmaxCELoss(axis=1)), pixels),
+    'SSD': Chapter(partial(make, SSD, SGD), step_of_ssd, boxes),
+    'BiRNN': Chapter(make_sentiment, step_ch13, reviews),
+    'attention': Chapter(partial(make, Attention, ADAM), step_ch13, sentence_pairs),
+    'BERT': Chapter(partial(make, BERT, ADAM), step_of_bert, masked_sentences),
+    'seq2seq': Chapter(partial(make, Seq2Seq, ADAM, update_on_kvstore=False), step_of_seq2seq, translations),
     'language model': Chapter(make_model, step_of_model, texts),
     'GAN': Chapter(make_gan, step_of_gan, points),
-    'NeuMF': Chapter(make_neumf, step_of_ranking, pairs),
+    'NeuMF': Chapter(partial(make, NeuMF, ADAM), step_of_ranking, pairs),
 }
-
-
-def with_old_gradients(step):
-    def wrong(*args):
-        with unittest.mock.patch.dict(globals(), prepare_idle_devices=lambda *args: None):
-            step(*args)
-    return wrong
 
 
 UNKNOWN = 'The cause is unknown'
@@ -455,8 +402,8 @@ WRONG = {  # the chapter, its step with a mistake, most of them the book's, and 
         weights.sum() + 1e-8, len(is_next))), UNKNOWN),
     'seq2seq: clipped before the sum': ('seq2seq', partial(step_of_seq2seq, clip_shards=True), UNKNOWN),
     "seq2seq: divided by a shard's words": ('seq2seq', partial(
-        step_of_seq2seq, num_tokens=lambda shards: float(shards[0][1].sum()), limit=1e9), UNKNOWN),
+        step_of_seq2seq, counted=lambda valid, devices: split_and_load(valid, devices)[0], limit=1e9), UNKNOWN),
     'NeuMF: the mean over a shard': ('NeuMF', partial(step_of_ranking, over_rows=np.mean), NO_MEANS),
-    'GAN: gradients of the generator': ('GAN', with_old_gradients(step_of_gan),
+    'GAN: gradients of the generator': ('GAN', partial(step_of_gan, prepared=False),
                                         'set the gradients of devices without rows, and of layers that a batch'),
 }

@@ -40,8 +40,7 @@ def network(block, devices, seed):
 def train_plainly(net, data, optimizer, settings, device, num_epochs=1):
     trainer = gluon.Trainer(net.collect_params(), optimizer, settings)
     for X, y in data * num_epochs:
-        book_steps.step_of(lambda X, y: book_steps.cross_entropy(net(X), y), [net], [trainer], [[X], [y]], [device],
-                           len(y))
+        book_steps.step_of(lambda X, y: book_steps.cross_entropy(net(X), y), net, trainer, X, y, [device], len(y))
 
 
 def of_chapter(name, device, seed):

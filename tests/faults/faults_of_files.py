@@ -6,11 +6,9 @@ import json
 import os
 import struct
 import tempfile
-import zlib
 from collections.abc import Iterator
 
 import numpy
-import safetensors
 import safetensors.numpy
 
 from gluon_mgpu.checkpoints import checkpoint
@@ -18,12 +16,11 @@ from gluon_mgpu.data import idx
 
 READERS = {'checkpoints': checkpoint.read, 'images': idx.read_images, 'labels': idx.read_labels}
 EXTREMES = (0, 1, 2**31 - 1, 2**31, 2**32 - 1)  # counts and lengths
-EXTREMES_64 = (*EXTREMES, 2**40, 2**63 - 1, 2**63, 2**64 - 1)
 
 
-def flipped(content: bytes, long: bool, step: int = 1) -> Iterator[tuple[str, bytes]]:
-    """Yield the file with one bit of each byte flipped; with `long`, each of the eight."""
-    for i in range(0, len(content), step):
+def flipped(content: bytes, long: bool, part: slice = slice(None)) -> Iterator[tuple[str, bytes]]:
+    """Yield the file with one bit of each byte of a part flipped; with `long`, each of the eight."""
+    for i in range(len(content))[part]:
         for bit in range(8) if long else [i % 8]:
             yield f'bit {bit} of byte {i}', content[:i] + bytes([content[i] ^ 1 << bit]) + content[i + 1:]
 
@@ -39,7 +36,7 @@ def checkpoints(long: bool) -> Iterator[tuple[str, bytes]]:
     content = valid_checkpoint()
     yield from truncated(content, 1 if long else 7)
     yield from flipped(content, long)
-    for number in EXTREMES_64:
+    for number in (*EXTREMES, 2**40, 2**63 - 1, 2**63, 2**64 - 1):
         yield f'header of {number} bytes', with_checksum(struct.pack('<Q', number) + content[8:])
     size = struct.unpack('<Q', content[:8])[0]
     header = json.loads(content[8:8 + size])
@@ -47,10 +44,9 @@ def checkpoints(long: bool) -> Iterator[tuple[str, bytes]]:
         yield f'no {key}', with_header({name: value for name, value in header.items() if name != key}, content)
         for value in (None, 1, 'a', [], {}, [[]]):
             yield f'{key} is {value!r}', with_header({**header, key: value}, content)
-    name, numbers = 'parameters/a@0', [[number] for number in EXTREMES_64]
-    for field, wrong in {'dtype': ['F64', 'I8', 'BF16', '', 7], 'shape': [*numbers, [2**32] * 9, [-1]],
-                         'data_offsets': [[0, *number] for number in numbers]}.items():
-        for value in (None, 'a', {}, *wrong):
+    name = 'parameters/a@0'
+    for field, wrong in {'dtype': 'F64', 'shape': [2**32] * 9, 'data_offsets': [0, 2**63 - 1]}.items():
+        for value in (None, 'a', {}, [-1], wrong):
             changed = {**header, name: {**header[name], field: value}}
             yield f'{field} is {value!r}', with_header(changed, content)
     for name in ('parameters/a', 'parameters/a@', 'parameters/a@one'):
@@ -94,7 +90,7 @@ def with_checksum(content: bytes) -> bytes:
         record = json.loads(json.loads(content[8:8 + size])['__metadata__']['gluon_mgpu'])
         before = record.pop('sha256')
         return content.replace(before.encode(), checkpoint.sha256_of(record, tensors).encode(), 1)
-    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except Exception:  # of many types
         return content
 
 
@@ -120,24 +116,10 @@ def _idx_files(content: bytes, long: bool) -> Iterator[tuple[str, bytes]]:
             changed = content[:field] + struct.pack('>I', number) + content[field + 4:]
             yield f'{number} in the field at {field}', changed
             yield f'{number} in the field at {field}, gzip', gzip.compress(changed, mtime=0)
-    yield from flipped(content[:header], long)
-    # The flags, time, level and system in the gzip header may have any value. The data has a checksum, except for a
-    # few padding bits in its last byte
-    for what, changed in flipped(packed[10:], long):
-        if not _same(packed[:10] + changed, content):
-            yield f'{what} of the gzip data', packed[:10] + changed
-    yield 'gigabytes of zeros, compressed', _bomb(content[:header])
-
-
-def _same(packed: bytes, content: bytes) -> bool:
-    """Return True if the gzip data unpacks to the content."""
-    try:
-        return gzip.decompress(packed) == content
-    except (OSError, EOFError, zlib.error):
-        return False
-
-
-def _bomb(header: bytes) -> bytes:
-    """Return a small gzip file that unpacks to the header and 6.7 GB of zeros."""
-    piece = gzip.compress(bytes(2**26), mtime=0)
-    return gzip.compress(header, mtime=0) + piece * 100
+    yield from flipped(content, long, slice(header))
+    # The flags, time, level and system in the gzip header may have any value, and so may a few padding bits before the
+    # checksum
+    for part in (slice(10, -9), slice(-8, None)):
+        yield from flipped(packed, long, part)
+    zeros = gzip.compress(bytes(2**26), mtime=0) * 100
+    yield '6.7 GB of zeros, compressed', gzip.compress(content[:header], mtime=0) + zeros

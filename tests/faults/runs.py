@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 from history_csv import history
@@ -10,14 +11,17 @@ from history_csv import history
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.checkpoints.run_folder import checkpoints
 
-# The chapter's command, but each step takes 0.1 s longer, so that something can happen before the end. Jobs in the
-# background of a shell script ignore Ctrl-C, so it sets its handler again
-SLOW_STEPS = ('import signal, sys, time\n'
-              'from gluon_mgpu import scratch\n'
-              'signal.signal(signal.SIGINT, signal.default_int_handler)\n'
+# Each step takes 0.1 s longer, so that something can happen before the end. Jobs in the background of a shell script
+# ignore Ctrl-C, so it sets its handler again
+SLOW_STEPS = ('signal.signal(signal.SIGINT, signal.default_int_handler)\n'
               'batch = scratch.train_batch\n'
-              'scratch.train_batch = lambda *args: (time.sleep(0.1), batch(*args))[1]\n'
-              'sys.exit(scratch.main(sys.argv[1:]))')
+              'scratch.train_batch = lambda *args: (time.sleep(0.1), batch(*args))[1]')
+
+
+def altered(command: list, code: str) -> list:
+    """Return the command of a chapter, which runs some code before it begins."""
+    begin, end = 'import os, signal, sys, time; from gluon_mgpu import scratch', 'sys.exit(scratch.main(sys.argv[1:]))'
+    return [sys.executable, '-c', f'{begin}\n{code}\n{end}', *command[3:]]
 
 
 def run(command: list, timeout: float = 120, **options) -> subprocess.CompletedProcess:

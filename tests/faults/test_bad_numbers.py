@@ -24,14 +24,18 @@ def test_divergence_ends_the_run_and_leaves_the_last_good_checkpoint(scratch_com
                      r'parameter \d is no longer finite in epoch 2 after \d batches).*use a smaller learning rate',
                      done.stderr.splitlines()[-1]), done.stderr
     for path in checkpoints(short_run):
-        for arrays in checkpoint.read(path)[1].values():
-            assert all(abs(array).max() < float('inf') for array in arrays)
+        assert_finite(path)
     assert checkpoints(short_run)[-1].read_bytes() == kept
     for path in checkpoints(short_run)[:-1]:  # written with the wrong rate, before the divergence
         path.unlink()
     assert run([*scratch_command, '--lr', '0.2', '--resume', short_run]).returncode == 0
     assert outcome(short_run) == uninterrupted
     count('NaN or infinity in training: ended, the last good checkpoint resumed with equal results')
+
+
+def assert_finite(path):
+    for arrays in checkpoint.read(path)[1].values():
+        assert all(abs(array).max() < float('inf') for array in arrays)
 
 
 class Poison(Callback):
@@ -45,34 +49,31 @@ class Poison(Callback):
             run.net[-1][0][:] = float('nan')
 
 
-@pytest.fixture
-def batches():
-    import numpy
-    rng = numpy.random.default_rng(0)
-    return lambda: BatchIterator(rng.integers(0, 255, (64, 28, 28), 'uint8'), rng.integers(0, 9, 64), 16, 'random')
+def train(devices, rng, every, folder, *callbacks, allreduce=scratch.allreduce):
+    """Train three epochs of four batches, with a checkpoint after `every` batch, or each epoch."""
+    batches = BatchIterator(rng.integers(0, 255, (64, 28, 28), 'uint8'), rng.integers(0, 9, 64), 16, 'random')
+    run = Run(3, quiet=True, callbacks=[*callbacks, CheckpointCallback(folder, every=every)])
+    scratch.train(len(devices), 16, 0.1, devices=devices, data=(batches, [next(iter(batches))]), run=run,
+                  allreduce=allreduce)
 
 
 @pytest.mark.parametrize('every', [1, None], ids=['every step', 'every epoch'])
 @pytest.mark.parametrize('at', [3, 4, 6])
-def test_a_parameter_that_is_nan_is_never_saved(at, every, devices, batches, tmp_path, count):
-    train_iter = batches()
-    checkpointing = CheckpointCallback(tmp_path, every=every)
-    run_ = Run(3, quiet=True, callbacks=[Poison(at), checkpointing])
+def test_a_parameter_that_is_nan_is_never_saved(at, every, devices, rng, tmp_path, count):
     with pytest.raises(DivergenceError, match='use a smaller learning rate'):
-        scratch.train(len(devices), 16, 0.1, devices=devices, data=(train_iter, [next(iter(train_iter))]), run=run_)
+        train(devices, rng, every, tmp_path, Poison(at))
     last = at - 1 if every else 4 if at > 4 else None
     assert [path.name for path in checkpoints(tmp_path)][:1] == ([f'checkpoint-{last:08}.safetensors'] if last else [])
     for path in checkpoints(tmp_path):
-        for arrays in checkpoint.read(path)[1].values():
-            assert all(abs(array).max() < float('inf') for array in arrays)
+        assert_finite(path)
     count('a parameter that is NaN: ended, not saved')
 
 
 @pytest.mark.parametrize('every', [1, None], ids=['every step', 'every epoch'])
 @pytest.mark.parametrize('at', [2, 6])
-def test_an_engine_error_ends_the_run_and_nothing_is_saved_afterwards(at, every, devices, batches, tmp_path, count):
+def test_an_engine_error_ends_the_run_and_nothing_is_saved_afterwards(at, every, devices, rng, tmp_path, count):
     """Inverting a singular matrix fails on the engine's thread: it raises once, and later values are garbage."""
-    train_iter, sums, num_params = batches(), [], len(scratch.init_params())
+    sums, num_params = [], len(scratch.init_params())
 
     def failing(data):
         scratch.allreduce(data)
@@ -81,8 +82,7 @@ def test_an_engine_error_ends_the_run_and_nothing_is_saved_afterwards(at, every,
             data[0] += np.linalg.inv(np.zeros((1, 1), ctx=data[0].ctx))[0]
 
     with pytest.raises((mx.base.MXNetError, ValueError)) as caught:
-        scratch.train(len(devices), 16, 0.1, devices=devices, data=(train_iter, [next(iter(train_iter))]),
-                      run=Run(9, quiet=True, callbacks=[CheckpointCallback(tmp_path, every=every)]), allreduce=failing)
+        train(devices, rng, every, tmp_path, allreduce=failing)
     assert 'the input matrix is non-convertible' in str(caught.value)
     assert len(sums) <= 8 * num_params  # at the end of the epoch at the latest
     assert all(int(path.name[11:19]) < at for path in checkpoints(tmp_path))

@@ -11,15 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import own_loop
 import pytest
-from runs import SLOW_STEPS, outcome, run, start
+from runs import SLOW_STEPS, altered, outcome, run, start
 
 from gluon_mgpu import scratch
 from gluon_mgpu.checkpoints.run_folder import checkpoints
 from gluon_mgpu.training.signals import SAME
 
-# The chapter's command, but writing a file takes 0.1 s longer, so that it can be killed meanwhile
-SLOW_DISK = ('import os, sys, time; fsync = os.fsync; os.fsync = lambda file: (time.sleep(0.1), fsync(file)); '
-             'from gluon_mgpu import scratch; sys.exit(scratch.main(sys.argv[1:]))')
+# Writing a file takes 0.1 s longer, so that the run can be killed meanwhile
+SLOW_DISK = 'fsync = os.fsync; os.fsync = lambda file: (time.sleep(0.1), fsync(file))'
 
 
 def copy_newest(folder):
@@ -40,16 +39,13 @@ def keep_only_best(folder):
     (copy_newest, '{}/checkpoint-00000099.safetensors: renamed, its content is of step 12; skipped'),
     (keep_only_best, 'resuming from {}/best.safetensors')], ids=['nothing', 'a copy', 'only the best'])
 def test_a_killed_run_resumes_with_equal_results(meanwhile, words, scratch_command, tmp_path, count, capsys):
-    flags = [*scratch_command[3:], '--num-epochs', '2', '--checkpoint-every', '3', '--keep-best', '--out-dir']
-    assert scratch.main([*flags, str(tmp_path / 'whole')]) == 0
-    code = ('import os, sys\n'
-            'from gluon_mgpu import scratch\n'
-            'batch, steps = scratch.train_batch, iter(range(13))\n'
-            'scratch.train_batch = lambda *args: batch(*args) if next(steps) < 12 else os.kill(os.getpid(), 9)\n'
-            'scratch.main(sys.argv[1:])')
-    assert run([sys.executable, '-c', code, *flags, tmp_path / 'run']).returncode == -signal.SIGKILL
+    command = [*scratch_command, '--num-epochs', '2', '--checkpoint-every', '3', '--keep-best', '--out-dir']
+    assert scratch.main([*command[3:], str(tmp_path / 'whole')]) == 0
+    code = ('batch, steps = scratch.train_batch, iter(range(13))\n'
+            'scratch.train_batch = lambda *args: batch(*args) if next(steps) < 12 else os.kill(os.getpid(), 9)')
+    assert run(altered([*command, tmp_path / 'run'], code)).returncode == -signal.SIGKILL
     meanwhile(tmp_path / 'run')
-    assert scratch.main([*flags, str(tmp_path / 'run'), '--resume', 'auto']) == 0
+    assert scratch.main([*command[3:], str(tmp_path / 'run'), '--resume', 'auto']) == 0
     assert words.format(tmp_path / 'run') in ''.join(capsys.readouterr())
     (tmp_path / 'run/checkpoint-00000099.safetensors').unlink(missing_ok=True)
     assert outcome(tmp_path / 'run') == outcome(tmp_path / 'whole')
@@ -80,16 +76,16 @@ def test_a_killed_loop_of_ones_own(tmp_path, count):
 
 @pytest.mark.slow
 def test_sigkill_at_any_moment(scratch_command, uninterrupted, duration, tmp_path, long, count, seed):
-    flags = [*scratch_command[3:], '--checkpoint-every', '3', '--resume', 'auto', '--out-dir']
+    command = [*scratch_command, '--checkpoint-every', '3', '--resume', 'auto', '--out-dir']
 
     def kill_and_resume(i):
         out = tmp_path / str(i)
-        with subprocess.Popen([sys.executable, '-c', SLOW_DISK, *flags, str(out)], stdout=subprocess.DEVNULL,
+        with subprocess.Popen(altered([*command, str(out)], SLOW_DISK), stdout=subprocess.DEVNULL,
                               stderr=subprocess.DEVNULL) as process:
             time.sleep(random.Random(f'{seed} {i}').uniform(0.3, 1.5) * duration)
             process.kill()
         writing = bool(list(out.glob('*.part')))
-        return out, writing, run([*scratch_command[:3], *flags, out])
+        return out, writing, run([*command, out])
 
     with ThreadPoolExecutor(2) as pool:
         for out, writing, done in pool.map(kill_and_resume, range(50 if long else 2)):
@@ -105,8 +101,7 @@ def test_the_first_signal_stops_the_run_cleanly(scratch_command, uninterrupted, 
     """The run prints a command that resumes it with equal results."""
     for number in (signal.SIGTERM, signal.SIGINT) if long else (signal.SIGTERM,):
         out = tmp_path / number.name
-        command = [sys.executable, '-c', SLOW_STEPS, *scratch_command[3:], '--out-dir', out]
-        with start(command, 'epoch 1/') as process:
+        with start(altered([*scratch_command, '--out-dir', out], SLOW_STEPS), 'epoch 1/') as process:
             process.send_signal(number)
             _, err = process.communicate()
         assert process.returncode == 128 + number, err
@@ -124,17 +119,13 @@ def test_the_first_signal_stops_the_run_cleanly(scratch_command, uninterrupted, 
 @pytest.mark.slow
 def test_the_second_signal_ends_the_run_immediately(scratch_command, tmp_path, count):
     """Even while the main thread is inside a library and Python handles no signals; here it sleeps in libc."""
-    code = ('import ctypes, sys\n'
-            'from gluon_mgpu import scratch\n'
-            'batch = scratch.train_batch\n'
+    code = ('import ctypes\n'
+            'libc = ctypes.CDLL(None)\n'
             'def stuck(*args):\n'
             '    print("stuck", flush=True)\n'
-            '    libc = ctypes.CDLL(None)\n'
             '    [libc.usleep(10**6) for _ in range(60)]\n'
-            'scratch.train_batch = stuck\n'
-            'sys.exit(scratch.main(sys.argv[1:]))')
-    command = [sys.executable, '-c', code, *scratch_command[3:], '--out-dir', tmp_path / 'run']
-    with start(command, 'stuck') as process:
+            'scratch.train_batch = stuck')
+    with start(altered([*scratch_command, '--out-dir', tmp_path / 'run'], code), 'stuck') as process:
         for _ in range(2):  # launchers may send a signal twice
             process.send_signal(signal.SIGTERM)
             time.sleep(0.02)
@@ -150,19 +141,15 @@ def test_the_second_signal_ends_the_run_immediately(scratch_command, tmp_path, c
 
 @pytest.mark.slow
 def test_a_signal_interrupts_evaluation(scratch_command, uninterrupted, tmp_path, count):
-    code = ('import sys, time\n'
-            'from gluon_mgpu import scratch\n'
-            'evaluate = scratch.evaluate_accuracy_gpus\n'
+    code = ('evaluate = scratch.evaluate_accuracy_gpus\n'
             'def slowly(batches):\n'
             '    for batch in [*batches] * 300:\n'
             '        print("evaluating", flush=True)\n'
             '        time.sleep(0.2)\n'
             '        yield batch\n'
-            'scratch.evaluate_accuracy_gpus = lambda net, its, *args, **kw: evaluate(net, slowly(its), *args, **kw)\n'
-            'sys.exit(scratch.main(sys.argv[1:]))')
+            'scratch.evaluate_accuracy_gpus = lambda net, its, *args, **kw: evaluate(net, slowly(its), *args, **kw)')
     out = tmp_path / 'run'
-    command = [sys.executable, '-c', code, *scratch_command[3:], '--out-dir', out]
-    with start(command, 'evaluating') as process:
+    with start(altered([*scratch_command, '--out-dir', out], code), 'evaluating') as process:
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 143
         assert 'epoch 1 after 8 batches; resume with: ' in process.stderr.read()

@@ -2,10 +2,9 @@
 import re
 import signal
 import subprocess
-import sys
 
 import pytest
-from runs import SLOW_STEPS, outcome, run, start
+from runs import SLOW_STEPS, altered, outcome, run, start
 
 pytestmark = pytest.mark.slow
 
@@ -13,7 +12,7 @@ pytestmark = pytest.mark.slow
 def test_the_second_run_ends(scratch_command, uninterrupted, tmp_path, count):
     out = tmp_path / 'run'
     command = [*scratch_command, '--out-dir', str(out)]
-    with start([sys.executable, '-c', SLOW_STEPS, *command[3:]], 'epoch 1/') as first:
+    with start(altered(command, SLOW_STEPS), 'epoch 1/') as first:
         first.send_signal(signal.SIGSTOP)  # so that it does not end before the second starts
         second = run([*command, '--resume', 'auto'])
         first.send_signal(signal.SIGCONT)

@@ -6,6 +6,7 @@ from gluon_mgpu.mxnet_setup.compat import np
 from gluon_mgpu.programs import predict
 from gluon_mgpu.programs.load_run import run_to_load
 from gluon_mgpu.programs.onnx import export
+from gluon_mgpu.training.run import Run
 
 
 def test_a_run_without_a_checkpoint(tmp_path, capsys):
@@ -25,8 +26,11 @@ def test_a_file_that_is_no_checkpoint(tmp_path, capsys):
                                            'checkpoints\n')
 
 
-@pytest.mark.parametrize('config', [None, [], {}, {'chapter': 'mine'}, {'chapter': 'scratch', 'devices': ['cpu(0)']}])
-def test_a_checkpoint_without_a_runs_configuration(config, tmp_path):
-    checkpoint.save(tmp_path / 'a.safetensors', [[np.zeros(1)]], config=config)
-    with pytest.raises(checkpoint.CheckpointError, match='must be from a run of scratch or concise'):
+@pytest.mark.parametrize('config, problem', [
+    (None, 'its configuration is missing'),
+    ({'chapter': 'mine', 'dataset': 'mnist', 'devices': ['cpu(0)'], 'batch_size': 1, 'num_epochs': 1},
+     "its chapter is 'mine'")])
+def test_a_checkpoint_of_no_chapter(config, problem, tmp_path):
+    checkpoint.save(tmp_path / 'a.safetensors', [[np.zeros(1)]], config=config, run=Run(1).state())
+    with pytest.raises(checkpoint.CheckpointError, match=f'must be from a run of scratch or concise; {problem}'):
         run_to_load(tmp_path / 'a.safetensors')

@@ -29,41 +29,43 @@ class Comparison(NamedTuple):
 
 def compare_with_one(several: Training, batches: Sequence, start: list | None = None) -> Comparison:
     """Train on the batches on one device and on all, from the values `start`, by default those that `make` gave."""
-    # If the step cannot take one of them, it may have updated some devices, so the others are compared from the start
     one, several = replace(several.on_one_device()), replace(several)
     names, trained = _same_params(one, several)
-    limit = LIMIT[several.dtype]
     if start is not None:
         several.assign(start)
     right = first = start or several.values()[0]
     one.assign(first)
     for i, batch in enumerate(batches):
         try:
-            replicas = several.step(batch)  # 1. first, because this may raise an error
+            replicas = several.step(batch)
         except Exception as error:
             # Only an uneven batch, or one with fewer rows than devices, may be the reason
             if i == 0 or several.workers.size > 1 or len(batch[0]) % len(several.devices) == 0:
                 raise
+            # The step may have updated some devices, so the other batches are compared from the start
             others = compare_with_one(several, [*batches[:i], *batches[i + 1:]], start)
             why = f'the step raises {type(error).__name__} ({reason(error)})'
             return others._replace(skipped=[(len(batch[0]), why), *others.skipped])
-        before, right = right, one.step(batch)[0]  # 2. only with batches that several devices can take
+        before, right = right, one.step(batch)[0]  # only with batches that several devices can take
         if [*map(numpy.shape, right)] != [*map(numpy.shape, first)]:
             raise ValueError('train_batch freezes or unfreezes parameters: do so in make, and check each case')
         changes = largest(right, first)
         # A parameter that hardly changes, such as a bias before batch norm, is measured against the others. If none has
         # changed, the step may update only after several batches
         scales = numpy.maximum(changes, 0.01 * changes[:trained].max() or 1)
-        from_one, between = (numpy.stack([largest(replica, values) for replica in replicas]) / scales
-                             for values in (right, replicas[0]))
-        wrong = ~(numpy.maximum(from_one, between).max(axis=0) <= limit)
-        if wrong.any():
+        from_one, between = (numpy.stack([largest(values, others) for values in replicas]) / scales
+                             for others in (right, replicas[0]))
+        equals_one = from_one <= LIMIT[several.dtype]  # False for NaN
+        is_right = equals_one & (between <= LIMIT[several.dtype])
+        if not is_right.all():
             break
-        several.assign(right)  # 3. otherwise relu could turn a rounding error into a larger one
-    unchanged = [name for name, change in zip(names[:trained], changes) if not change]
-    rows = [*zip(names, from_one.max(axis=0), between.max(axis=0))]
-    return Comparison([*batches[:i + 1]], before, unchanged, trained, rows, numpy.flatnonzero(wrong).tolist(),
-                      numpy.flatnonzero(~(from_one <= limit).all(axis=1)).tolist(), [])
+        several.assign(right)  # otherwise relu could turn a rounding error into a larger one
+    return Comparison(
+        batches=[*batches[:i + 1]], before=before, trained=trained, skipped=[],
+        unchanged=[name for name, change in zip(names[:trained], changes) if not change],
+        rows=[*zip(names, from_one.max(axis=0), between.max(axis=0))],
+        wrong=numpy.flatnonzero(~is_right.all(axis=0)).tolist(),
+        wrong_on=numpy.flatnonzero(~equals_one.all(axis=1)).tolist())
 
 
 def _same_params(one: Training, several: Training) -> tuple[list[str], int]:

@@ -2,7 +2,6 @@
 import re
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from itertools import repeat
 from types import ModuleType
 from typing import Any
 
@@ -51,11 +50,12 @@ def find_all(value: Any, kind: Any) -> Iterator[tuple[str, Any]]:
 
 def _parts(value: Any, is_attribute: bool) -> Iterable[tuple[Any, Any]]:
     """Return the names and values in a value."""
-    if isinstance(value, CONTAINERS):
-        names, values = (value, value.values()) if isinstance(value, dict) else (repeat(''), value)
-        return zip(names, values)
+    if isinstance(value, dict):
+        return value.items()
     if isinstance(value, gluon.Parameter):
-        return [('', array) for array in value._data or ()]
+        value = value._data or []
+    if isinstance(value, CONTAINERS):
+        return [('', part) for part in value]
     if isinstance(value, gluon.Block):
         own = {name: part for name, part in vars(value).items() if name not in BLOCK_ATTRIBUTES}
         return {**parameters_by_name(value), **children(value), **own}.items()
@@ -120,7 +120,9 @@ def has_layer(block: gluon.Block, kind: str) -> bool:
 
 
 def switch_off(block: gluon.Block, kind: str) -> None:
-    """Let dropout keep all numbers, or batch norm use its running statistics, in a block that `has_layer`."""
+    """Let dropout keep all numbers, or batch norm use its running statistics, if a block `has_layer`."""
+    if not has_layer(block, kind):
+        return
     if isinstance(block, gluon.SymbolBlock):
         inputs, graph = block._cached_graph
         operators, outputs = operators_of(graph)

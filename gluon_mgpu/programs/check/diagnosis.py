@@ -36,7 +36,7 @@ def diagnose(several: Training, batches: Sequence, devices: list[str]) -> list[s
     """Return fault, remedy and evidence, one line each, for a step whose parameters differ from one device's."""
     start, *others = several.values()
     if any(largest(start, other).any() for other in others) and _is_right(several, batches[:1], start):
-        return _lines('WRONG: ', START, 'From the same parameters, k devices equal one after batch 1.')
+        return described('WRONG: ', START, 'From the same parameters, k devices equal one after batch 1.')
     with_optimizer, several = several, replace(several, plain_sgd=True)
     try:
         found = compare_with_one(several, batches, start)
@@ -47,20 +47,21 @@ def diagnose(several: Training, batches: Sequence, devices: list[str]) -> list[s
         found = compare_with_one(with_optimizer, batches, start)
         if with_optimizer.dtype is None and not any(found.rows[i][2] for i in found.wrong):
             return ROUNDING
-        return _lines('WRONG: ', OPTIMIZER, 'With plain SGD instead, k devices equal one.')
+        return described('WRONG: ', OPTIMIZER, 'With plain SGD instead, k devices equal one.')
     where = (f'WRONG in {len(found.wrong)} of {len(found.rows)} parameters after batch {len(found.batches)}, of '
              f'{counted(len(found.batches[-1][0]), "row")}')
     copies = []
     if found.wrong[-1] >= found.trained:
         on = ', '.join(devices[i] for i in found.wrong_on)
-        copies = _lines(f'{where}: ', (f'{COPIES[0]} {on}', COPIES[1]))
+        copies = described(f'{where}: ', (f'{COPIES[0]} {on}', COPIES[1]))
     if found.wrong[0] >= found.trained:
         return copies
     found = found._replace(wrong=[i for i in found.wrong if i < found.trained])
     if not numpy.isfinite([found.rows[i][1:] for i in found.wrong]).all():
-        return _lines(f'{where}: ', NOT_FINITE)
+        return described(f'{where}: ', NOT_FINITE)
     if _is_right(replace(several, zero_gradients=True), found.batches, start):
-        return _lines(f'{where}: ', STALE, 'If all gradients are set to zero before each step, this does not happen.')
+        return described(f'{where}: ', STALE,
+                         'If all gradients are set to zero before each step, this does not happen.')
     return _batch(several, found, where, devices, copies)
 
 
@@ -78,11 +79,12 @@ def _batch(several: Training, found: Comparison, where: str, devices: list[str],
     if weights is None:
         return [f'{where}. {UNKNOWN}']
     table = [f'{device}: {", ".join(map(number, row))}' for device, row in zip(devices, weights)]
-    return _lines(f'{where}: ', explain(weights, devices, precision),
-                  'Weight of each row in the update of each device; 1 is right:', *table)
+    return described(f'{where}: ', explain(weights, devices, precision),
+                     'Weight of each row in the update of each device; 1 is right:', *table)
 
 
-def _lines(where: str, fault_and_remedy: tuple, *evidence: str) -> list[str]:
+def described(where: str, fault_and_remedy: tuple, *evidence: str) -> list[str]:
+    """Return fault, remedy and evidence as lines."""
     fault, remedy = fault_and_remedy
     return [f'{where}{fault}.', f'Do: {remedy}.', *(['', *evidence] if evidence else [])]
 

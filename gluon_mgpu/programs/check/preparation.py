@@ -33,7 +33,20 @@ def _error(several: Training, batch: Sequence) -> Exception | None:
 
 def prepare(several: Training, batch: Sequence) -> tuple[Training, list[str]]:
     """Find shapes and constants, choose float64 if a step can compute in it; also name dropout and batch norm."""
-    # 1. What one device has after a step, if shapes wait for it
+    several, layers, may_cast = _examine(several, batch)
+    # The arrays without gradients that every device has
+    numbers = count_copies(several.on_one_device().state) + count_copies(several.state)
+    copies = {key: n for key, n in dict(*numbers[:1]).items() if all(other[key] == n for other in numbers)}
+    several, in_float64 = (replace(several, copies=copies, dtype=dtype) for dtype in (None, 'float64'))
+    # One device first, because errors of several are not all raised at once
+    if may_cast and not _error(in_float64.on_one_device(), batch) and not _error(in_float64, batch):
+        return in_float64, layers
+    return several, layers
+
+
+def _examine(several: Training, batch: Sequence) -> tuple[Training, list[str], bool]:
+    """Return the training with its constants and with the shapes after a step on one device, names of layers, and
+    whether float64 is possible."""
     one, again = several.on_one_device(), several.on_one_device()
     values, others = ({id(value): value for _, value in find_all(training.state, (gluon.Parameter, mx.nd.NDArray))}
                       for training in (one, again))
@@ -48,17 +61,6 @@ def prepare(several: Training, batch: Sequence) -> tuple[Training, list[str]]:
     layers = [', '.join(path or 'the network' for path, block in find_all(one.state, gluon.Block)
                         if has_layer(block, kind)) for kind in LAYERS]
     # A Trainer that has taken a step keeps its dtype; MXNet's gradients of two recurrent layers are wrong in float64
-    exact = not any(getattr(value, '_kv_initialized', False) or getattr(value, '_num_layers', 1) > 1
-                    for _, value in find_all(again.state, (gluon.Trainer, gluon.rnn.rnn_layer._RNNLayer)))
-    del one, again, values, others, params  # frees their memory
-
-    # 2. The arrays without gradients that every device has
-    several = replace(several, shapes=shapes, constants=constants)
-    numbers = count_copies(several.on_one_device().state) + count_copies(several.state)
-    on_all = {key: n for key, n in dict(*numbers[:1]).items() if all(other[key] == n for other in numbers)}
-
-    # 3. One device first, because errors of several are not all raised at once
-    several, in_float64 = (replace(several, copies=on_all, dtype=dtype) for dtype in (None, 'float64'))
-    if exact and not _error(in_float64.on_one_device(), batch) and not _error(in_float64, batch):
-        return in_float64, layers
-    return several, layers
+    may_cast = not any(getattr(value, '_kv_initialized', False) or getattr(value, '_num_layers', 1) > 1
+                       for _, value in find_all(again.state, (gluon.Trainer, gluon.rnn.rnn_layer._RNNLayer)))
+    return replace(several, shapes=shapes, constants=constants), layers, may_cast

@@ -15,7 +15,7 @@ from ...devices import check_devices
 from ...mxnet_setup.compat import gluon, mx
 from ...parallel.workers import Workers
 from .comparison import compare_with_one
-from .diagnosis import diagnose
+from .diagnosis import described, diagnose
 from .preparation import fit, prepare
 from .user_batches import cut
 from .user_training import Training
@@ -25,8 +25,8 @@ DROPOUT = 'dropout ({}): each device draws its own random numbers; checked witho
 BATCH_NORM = 'batch norm ({}): each device normalizes by its own rows; checked with fixed statistics.'
 RIGHT = 'The step is right: k devices compute what one does.'
 UNCHANGED = 'no device changes {}. Is it in the Trainer, and does the loss depend on it?'
-NOT_WRITTEN = ('WRONG: {}.', 'Do: use all devices that the network is on, and each parameter in each batch; set the '
-               'gradients of devices without rows to 0: prepare_idle_devices(net, X, devices).')
+USE_ALL = ('use all devices that the network is on, and each parameter in each batch; set the gradients of devices '
+           'without rows to 0: prepare_idle_devices(net, X, devices)')
 NOT_CHECKED = ('Not checked: mistakes that one device makes as well, running statistics, arrays unlike any parameter, '
                'and missing copies between devices.')
 
@@ -48,14 +48,14 @@ class Report:
 
     def __str__(self):
         shown = sorted(self.parameters, key=lambda row: row[3] == 'equal')[:MAX_LINES]
-        left_out, width = len(self.parameters) - len(shown), max([9, *(len(row[0]) for row in shown)])
-        table = [
-            '', f'{"parameter":{width}}  from one device  between devices  verdict',
-            *(f'{name:{width}}  {one:15.1e}  {between:15.1e}  {verdict}' for name, one, between, verdict in shown),
-            *([f'and {left_out} others'] if left_out else [])] if shown else []
-        lines = [*(self.diagnosis or [RIGHT]), '',
-                 *(f'Note: {note}' for note in self.notes), NOT_CHECKED]
-        title, *lines = (textwrap.fill(line, 100, subsequent_indent='  ') for line in (self.title, *lines))
+        width = max([9, *(len(row[0]) for row in shown)])
+        table = [f'{name:{width}}  {one:15.1e}  {between:15.1e}  {verdict}' for name, one, between, verdict in shown]
+        if shown:
+            table = ['', f'{"parameter":{width}}  from one device  between devices  verdict', *table]
+        if len(shown) < len(self.parameters):
+            table.append(f'and {len(self.parameters) - len(shown)} others')
+        lines = [self.title, *(self.diagnosis or [RIGHT]), '', *(f'Note: {note}' for note in self.notes), NOT_CHECKED]
+        title, *lines = (textwrap.fill(line, 100, subsequent_indent='  ') for line in lines)
         return '\n'.join([title, *table, '', *lines])
 
 
@@ -92,7 +92,7 @@ def check_data_parallel(make: Callable, train_batch: Callable, batches: Iterable
     if (k := len(devices) * job.size) < 2:
         raise ValueError(f'devices {devices}: name at least two, such as cpu:0,cpu:1')
     batches, lists = cut(batches, k)
-    training = Training(make if workers else lambda devices, _: make(devices), train_batch, lists, devices, job)
+    training = Training(make if workers else lambda devices, _: make(devices), train_batch, lists, devices, job, job)
     names = [f'{device} of worker {rank}' if job.size > 1 else str(device)
              for rank in range(job.size) for device in devices]
     try:
@@ -101,7 +101,7 @@ def check_data_parallel(make: Callable, train_batch: Callable, batches: Iterable
             with semantics:
                 return _report(training, batches, names)
     except UserWarning as error:  # of Gluon's Trainer, if a gradient was not written
-        return Report(False, f'{k} devices', [], [NOT_WRITTEN[0].format(reason(error)), NOT_WRITTEN[1]], [])
+        return Report(False, f'{k} devices', [], described('WRONG: ', (reason(error), USE_ALL)), [])
     finally:
         if job.size == 1:
             clear_engine_errors()

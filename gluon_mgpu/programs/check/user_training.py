@@ -14,7 +14,7 @@ from ...base.program import clear_engine_errors, reason, warn
 from ...mxnet_setup.compat import assign, fill, gluon, make_array, mx, np, npx
 from ...parallel.workers import Workers
 from ...training.seeds import seed_all
-from .contents import arrays_by_device, cast, find_all, has_layer, place, switch_off
+from .contents import arrays_by_device, cast, find_all, place, switch_off
 
 
 @dataclass
@@ -25,7 +25,8 @@ class Training:
     train_batch: Callable
     lists: Any  # of (X, y), which have the arrays of a batch
     devices: list
-    workers: Workers
+    job: Workers        # all workers
+    workers: Workers    # those that train: all, or this one alone
     dtype: str | None = None        # None: as `make` returns the parameters
     widest: str = 'float32'         # of X and y, unless there is a dtype; not NumPy's default, unlike MXNet's
     shapes: tuple = ()              # (path, shape) of Gluon's parameters, which may wait for a first batch
@@ -35,11 +36,10 @@ class Training:
     switched_off: tuple = ('dropout',)  # kinds of layers
     zero_gradients: bool = False    # before each step
     seed: int = 0                   # of the steps
-    job: Workers | None = None      # all workers, if `workers` is this one alone
 
     def on_one_device(self) -> 'Training':
         """Return the same training on the first device only."""
-        return replace(self, devices=self.devices[:1], workers=Workers(), job=self.job or self.workers)
+        return replace(self, devices=self.devices[:1], workers=Workers())
 
     @cached_property
     def state(self) -> Any:
@@ -53,8 +53,7 @@ class Training:
         hybridized = [block for _, block in find_all(state, gluon.HybridBlock) if block._active]
         for _, block in find_all(state, gluon.Block):
             for kind in self.switched_off:
-                if has_layer(block, kind):
-                    switch_off(block, kind)
+                switch_off(block, kind)
         for _, trainer in find_all(state, gluon.Trainer):
             self._change_trainer(trainer)
         if self.dtype:
@@ -91,19 +90,9 @@ class Training:
 
     def step(self, batch: Sequence) -> list:
         """Take a step; return the values of the parameters on each device of all workers; blocks."""
-        error, job = None, self.job or self.workers
+        error, job = None, self.job
         try:
-            state = self.state
-            if self.zero_gradients:
-                for arrays, _ in arrays_by_device(state):
-                    for _, array in arrays:
-                        fill(array.grad, 0)
-            if self.job:
-                self._accept_unused()
-            seed_all(self.seed, 0)
-            X, y = refill(self.lists, map(self._array, batch))
-            self.train_batch(state, X, y, self.devices)
-            npx.waitall()  # raises errors that the parameters do not show
+            self._train(batch)
         except Exception as caught:
             error = caught
             job.place = f'after {type(error).__name__}: {reason(error)}'
@@ -118,6 +107,17 @@ class Training:
         if error or of_others:
             raise error or ValueError(f'the step fails on another worker {of_others}')
         return self.values()
+
+    def _train(self, batch: Sequence) -> None:
+        for arrays, _ in arrays_by_device(self.state) if self.zero_gradients else []:
+            for _, array in arrays:
+                fill(array.grad, 0)
+        if self.workers is not self.job:
+            self._accept_unused()
+        seed_all(self.seed, 0)
+        X, y = refill(self.lists, map(self._array, batch))
+        self.train_batch(self.state, X, y, self.devices)
+        npx.waitall()  # raises errors that the parameters do not show
 
     def _accept_unused(self) -> None:
         """Let Trainers take parameters that a batch does not use, which they refuse on one device alone."""

@@ -3,7 +3,7 @@
 import pytest
 from lanes import CPU0, CPU1, OPERATOR, PINNED
 
-from gluon_mgpu.outputs.timeline.draw import COLORS, main
+from gluon_mgpu.outputs.timeline.draw import COLORS
 from gluon_mgpu.outputs.timeline.read import Event, infer_phases, read
 
 
@@ -62,25 +62,12 @@ def test_phases(names, phases):
 
 
 @pytest.mark.parametrize('content', [b'', b'no trace', b'[]', b'{}', b'{"traceEvents": 1}',
-                                     b'{"traceEvents": [{"a": 1}]}', b'\xff\xfe'])
+                                     b'{"traceEvents": [{"a": 1}]}', b'\xff\xfe', b'[' * 100_000])
 def test_other_files_are_rejected(content, tmp_path):
     path = tmp_path / 'x.json'
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r'^.*x\.json is not a Chrome trace'):
         read(path)
-
-
-@pytest.mark.parametrize('rows', [
-    [('B', CPU0, 1, 5, 0), ('E', CPU0, 1, 5, 1)], [('B', CPU0, [], 'a', 0), ('E', CPU0, [], 'a', 1)],
-    [('B', CPU0, 1, 'a', 0), ('E', CPU0, 1, 'a', 1), ('B', CPU0, 'x', 'a', 0), ('E', CPU0, 'x', 'a', 1)],
-    [('B', CPU0, 1, 'a', 10**400), ('E', CPU0, 1, 'a', 10**400)]])
-def test_a_broken_event_is_rejected(rows, write_trace, capsys):
-    path = write_trace(*rows)
-    assert main([str(path)]) == 2
-    line, = capsys.readouterr().err.splitlines()
-    assert line.startswith(f'timeline: {path} is not a Chrome trace')
-    path.write_text('{"traceEvents": ' + '[' * 100_000)
-    assert main([str(path)]) == 2
 
 
 def test_a_trace_without_devices_is_rejected(write_trace):

@@ -7,7 +7,7 @@ from lanes import CPU0
 
 from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, npx
 from gluon_mgpu.outputs.timeline import record as recording
-from gluon_mgpu.outputs.timeline.read import read
+from gluon_mgpu.outputs.timeline.read import parse, read
 from gluon_mgpu.outputs.timeline.record import Timeline, check_profiler, record_timeline
 from gluon_mgpu.training.run import Run
 
@@ -133,37 +133,21 @@ def profiles(monkeypatch, write_trace):
     return calls, milliseconds
 
 
-@pytest.mark.parametrize(('milliseconds', 'median'), [
-    ([7], 7), ([9, 2], 2), ([1, 9, 5], 5), ([4, 3, 1, 2], 2), ([1, 9, 8, 2, 3], 3),
-])
-def test_the_median_step_is_kept(milliseconds, median, profiles, figures, folder):
+@pytest.mark.parametrize('num_epochs, num_batches, warm_up, milliseconds, recorded, median', [
+    (1, 9, 1, [7], [7], 7), (1, 9, 1, [9, 2], [9, 2], 2), (1, 9, 1, [1, 9, 8, 2, 3], [1, 9, 8, 2, 3], 3),
+    # The third batch, the fourth and the fifth; the profile that was started after the third is discarded
+    (3, 3, 2, [1, 100, 200, 3], [1, 200, 3], 3),
+    # The profile that was started after the only batch of the first epoch is discarded
+    (3, 1, 0, [1, 100, 2], [1, 2], 1)])
+def test_the_median_step_is_kept_and_none_with_the_end_of_an_epoch(num_epochs, num_batches, warm_up, milliseconds,
+                                                                   recorded, median, profiles, figures, folder):
     profiles[1].extend(milliseconds)
-    timeline = Timeline(folder, 'LeNet', warm_up=1, steps=len(milliseconds))
-    train(Run(1, quiet=True, callbacks=[timeline]), 9)
-    assert len(timeline.traces) == len(milliseconds)
+    timeline = Timeline(folder, 'LeNet', warm_up=warm_up, steps=len(recorded))
+    train(Run(num_epochs, quiet=True, callbacks=[timeline]), num_batches)
+    assert [parse(trace, '')[0].duration for trace in timeline.traces] == recorded
     assert [e.duration for e in read(timeline.trace)] == [median]
     assert profiles[0] == ['start', 'stop'] * len(milliseconds)
-    assert figures[0].axes[0].get_title().startswith(f'LeNet: the median of {len(milliseconds)} step')
-
-
-def test_no_step_includes_the_end_of_an_epoch(profiles, folder):
-    # Epochs have three batches. The third (1 ms), fourth (200 ms) and fifth (3 ms) are recorded; the profile of 100 ms
-    # that was started after the third is discarded
-    profiles[1].extend([1, 100, 200, 3])
-    timeline = Timeline(folder, 'LeNet', warm_up=2, steps=3)
-    train(Run(3, quiet=True, callbacks=[timeline]), 3)
-    assert profiles[0] == ['start', 'stop'] * 4
-    assert len(timeline.traces) == 3
-    assert [e.duration for e in read(timeline.trace)] == [3]
-
-
-def test_epochs_of_one_batch_can_be_recorded(profiles, folder):
-    profiles[1].extend(range(1, 9))
-    timeline = Timeline(folder, 'LeNet', warm_up=0, steps=2)
-    train(Run(3, quiet=True, callbacks=[timeline]), 1)
-    # Each profile that is started after the epoch's batch is discarded, until two steps are recorded
-    assert (profiles[0], len(timeline.traces)) == (['start', 'stop'] * 3, 2)
-    assert [e.duration for e in read(timeline.trace)] == [1]
+    assert figures[0].axes[0].get_title().startswith(f'LeNet: the median of {len(recorded)} step')
 
 
 @pytest.mark.parametrize('error', [ValueError, KeyboardInterrupt])

@@ -1,13 +1,12 @@
 """Batches for the tests of the check."""
 import numpy
 import pytest
+from steps_to_check import batches_of_six_numbers
 
 
 @pytest.fixture
 def batches(seed):
-    """Batches of random rows with 6 numbers, of 4 classes."""
-    rng = numpy.random.default_rng(seed)
-    return [(rng.normal(size=(16, 6)).astype('float32'), rng.integers(0, 4, 16).astype('int32')) for _ in range(3)]
+    return batches_of_six_numbers(seed)
 
 
 @pytest.fixture

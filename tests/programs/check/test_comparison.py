@@ -7,21 +7,21 @@ from functools import partial
 import numpy
 import pytest
 from bfloat16 import needs_bfloat16
+from equals_one import sequential, take_gradients
 from slow import slow
 from steps_to_check import (
     LOSS,
-    LR,
     MOMENTUM,
     check_two,
     concise_step,
-    copy_with_gradient,
     late_error,
     make_arrays,
     make_network,
     step_from_scratch,
     step_with_trainer,
-    take_gradients,
     with_dropout_and_batch_norm,
+    with_trainer,
+    without_the_last,
 )
 
 from gluon_mgpu import check_data_parallel
@@ -32,8 +32,7 @@ from gluon_mgpu.parallel.step import gradients
 
 def test_a_difference_above_rounding(batches):
     """A Trainer keeps the learning rate in float32, but a difference of 1e-5 is a fault."""
-    def step(device_params, X, y, devices):
-        step_from_scratch(device_params, X, y, devices, batch_size=len(X) * (1 + 1e-5 * len(devices)))
+    step = partial(step_from_scratch, divisor=lambda rows, k: rows * (1 + 1e-5 * k))
     assert not check_two(make_arrays, step, batches).ok
 
 
@@ -50,17 +49,6 @@ def test_few_rows_are_read_and_few_states_made(batches):
             yield batch
     assert check_data_parallel(make, step_from_scratch, stream()).ok
     assert len(read) == 3 and len(made) == 9  # 43 of 48 rows
-
-
-def test_a_step_that_needs_an_even_split(batches):
-    """Gluon's split_and_load raises an error, so the mistake is not silent."""
-    def train_batch(state, X, y, devices):
-        gluon.utils.split_and_load(X, devices)
-        step_from_scratch(state, X, y, devices)
-    report = check_data_parallel(make_arrays, train_batch, batches)
-    assert report.ok and 'over batches of 12, 12 rows' in report.title
-    assert re.match('batches of 10 rows are not checked, because the step raises ValueError', report.notes[0])
-    assert len(report.notes) == 4
 
 
 def test_errors_of_the_engine_are_not_those_of_the_next_step(batches):
@@ -105,11 +93,9 @@ def test_a_step_that_fails_after_the_update(options, batches):
 def test_bfloat16(image_batches, sums):
     """MXNet cannot cast float64 to bfloat16."""
     def make(devices):
-        nn, net = gluon.nn, gluon.nn.HybridSequential()
-        net.add(Cast('bfloat16'), conv2d(16, kernel_size=3, dtype='bfloat16'), nn.Activation('relu'), Cast('float32'),
-                nn.Dense(10))
-        net.initialize(init=init.Xavier(), ctx=devices)
-        trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': LR}, update_on_kvstore=False)
+        net = sequential(Cast('bfloat16'), conv2d(16, kernel_size=3, dtype='bfloat16'), gluon.nn.Activation('relu'),
+                         Cast('float32'), gluon.nn.Dense(10))
+        net, trainer = with_trainer(net, devices, initializer=init.Xavier(), update_on_kvstore=False)
         if not sums:
             trainer._allreduce_grads = lambda: None
         net.hybridize()  # which bfloat16 needs
@@ -119,42 +105,69 @@ def test_bfloat16(image_batches, sums):
     assert 'in its own dtype' in report.title
 
 
-def test_a_step_that_computes_in_float32(batches):
-    def make(devices):
-        return [[copy_with_gradient(param.astype('float32'), param.ctx) for param in params]
-                for params in make_arrays(devices)]
+def in_float32(state, X, y, devices, step=step_with_trainer, **options):
+    step(state, X.astype('float32'), y, devices, **options)
 
-    def train_batch(state, X, y, devices, mistake=''):
-        step_from_scratch(state, X.astype('float32'), y, devices, mistake)
-    report = check_data_parallel(make, train_batch, batches)
+
+def test_a_step_that_computes_in_float32(batches):
+    step = partial(in_float32, step=step_from_scratch)
+    report = check_data_parallel(partial(make_arrays, dtype='float32'), step, batches)
     assert report.ok and 'in its own dtype' in report.title
     assert max(row[1] for row in report.parameters) < 1e-4
-    report = check_two(make, partial(train_batch, mistake='misses the last device'), batches)
+    report = check_two(partial(make_arrays, dtype='float32'), partial(step, allreduce=without_the_last), batches)
     assert 'the gradient of cpu(1) counts 0 times' in report.diagnosis[0]
 
 
-def test_a_layer_that_cannot_be_cast(batches):
-    class Layer(gluon.nn.Dense):
-        def cast(self, dtype):
-            raise TypeError('only float32')
-    report = check_data_parallel(partial(make_network, layers=lambda: [Layer(4)]), step_with_trainer, batches)
+class OnlyFloat32(gluon.nn.Dense):
+    def cast(self, dtype):
+        raise TypeError('only float32')
+
+
+def make_traced(devices):
+    """Make a network that has taken its first batch."""
+    net, trainer = make_network(devices, layers=with_dropout_and_batch_norm)
+    net.hybridize()
+    for device in devices:
+        with autograd.record():
+            net(np.zeros((2, 6), ctx=device))
+    return net, trainer
+
+
+def make_recurrent(devices):
+    """MXNet's gradients of two layers are wrong in float64."""
+    return with_trainer(sequential(
+        gluon.nn.Lambda(lambda X: X.reshape(-1, 1, 6).swapaxes(0, 1)), gluon.rnn.LSTM(5, num_layers=2),
+        gluon.nn.Lambda(lambda H: H[-1]), gluon.nn.Dense(4), kind=gluon.nn.Sequential), devices)
+
+
+@pytest.mark.parametrize('make, step', [
+    (partial(make_network, layers=lambda: [OnlyFloat32(4)]), step_with_trainer), (make_traced, in_float32),
+    slow(make_recurrent, step_with_trainer)], ids=['a layer that cannot be cast', 'traced batch norm', 'recurrent'])
+def test_steps_that_cannot_compute_in_float64(make, step, batches):
+    report = check_data_parallel(make, step, batches)
+    assert report.ok and 'in its own dtype' in report.title, report
+
+
+@pytest.mark.parametrize('use_bias', [True, False])
+def test_batches_in_float64_for_a_step_in_float32(use_bias, batches):
+    """The step does not cast: MXNet's parameters are in float32. Without biases, none exists before the first step."""
+    def train_batch(state, X, y, devices):
+        step_with_trainer(state, X, y, devices)
+        assert X.dtype == 'float32', 'not in float64'
+    report = check_data_parallel(lambda devices: with_trainer(gluon.nn.Dense(4, use_bias=use_bias), devices),
+                                 train_batch, [(X.astype('float64'), y) for X, y in batches])
     assert report.ok and 'in its own dtype' in report.title, report
 
 
 def wide_arrays(devices):
-    class Layer(gluon.nn.Dense):
-        def cast(self, dtype):
-            raise TypeError('only float32')
-    return Layer(4), [[copy_with_gradient(param.astype('float64'), param.ctx) for param in params]
-                      for params in make_arrays(devices)]
+    return OnlyFloat32(4), make_arrays(devices, dtype='float64')
 
 
 def wide_network(devices):
     """Its shapes wait for a first batch."""
-    net = gluon.nn.Dense(4, weight_initializer=init.One())
+    net = gluon.nn.Dense(4)
     net.cast('float64')
-    net.initialize(ctx=devices)
-    return net, gluon.Trainer(net.collect_params(), 'sgd')
+    return with_trainer(net, devices, initializer=init.One())
 
 
 @pytest.mark.parametrize('make, step', [
@@ -162,19 +175,6 @@ def wide_network(devices):
 def test_parameters_and_batches_of_float64(make, step, batches):
     report = check_two(make, step, [(X.astype('float64'), y) for X, y in batches])
     assert report.ok, report
-
-
-@pytest.mark.slow
-def test_recurrent_layers(batches):
-    """MXNet's gradients of two layers are wrong in float64."""
-    def make(devices):
-        net = gluon.nn.Sequential()
-        net.add(gluon.nn.Lambda(lambda X: X.reshape(-1, 1, 6).swapaxes(0, 1)), gluon.rnn.LSTM(5, num_layers=2),
-                gluon.nn.Lambda(lambda H: H[-1]), gluon.nn.Dense(4))
-        net.initialize(init=init.Normal(0.5), ctx=devices)
-        return net, gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': LR})
-    report = check_data_parallel(make, step_with_trainer, batches)
-    assert report.ok and 'in its own dtype' in report.title, report
 
 
 def test_earlier_networks_are_freed(batches):
@@ -188,22 +188,6 @@ def test_earlier_networks_are_freed(batches):
         return net, trainer
     assert check_data_parallel(make, step_with_trainer, batches).ok
     assert len(numbers) > 4 and max(numbers) <= 4
-
-
-def test_batch_norm_that_was_traced_before(batches):
-    """With a warm-up call in `make`, and a step that cannot compute in float64."""
-    def make(devices):
-        net, trainer = make_network(devices, layers=with_dropout_and_batch_norm)
-        net.hybridize()
-        for device in devices:
-            with autograd.record():
-                net(np.zeros((2, 6), ctx=device))
-        return net, trainer
-
-    def train_batch(state, X, y, devices):
-        step_with_trainer(state, X.astype('float32'), y, devices)
-    report = check_data_parallel(make, train_batch, batches)
-    assert report.ok and 'in its own dtype' in report.title, report
 
 
 def draws():
@@ -227,7 +211,7 @@ def test_differences_that_may_be_rounding(batches):
     """As if the gradients were compressed before they are sent."""
     def step(state, X, y, devices):
         net, trainer = state
-        take_gradients(net, X, y, devices)
+        take_gradients(lambda X, y: LOSS(net(X), y), [net], X, y, devices)
         for gradient in gradients(net, devices):
             gradient[:] = gradient.astype('float16').astype(gradient.dtype)
         trainer.step(len(X))

@@ -5,23 +5,23 @@ from functools import partial
 import numpy
 import pytest
 from book_steps import split_batch_multi_inputs
+from equals_one import sequential, take_gradients
 from slow import slow
 from steps_to_check import (
+    HALF,
     LOSS,
-    LR,
     ONLY_1,
+    TWICE,
     check_two,
-    make_nd,
+    copy_with_gradient,
     make_network,
-    step_of_nd,
-    step_of_trainer,
-    step_with_trainer,
+    step_from_scratch,
+    with_trainer,
 )
 
 from gluon_mgpu import check_data_parallel
-from gluon_mgpu.mxnet_setup.compat import autograd, gluon, init, mx, np, npx
-from gluon_mgpu.parallel.split import split_batch
-from gluon_mgpu.parallel.step import params_with_gradients
+from gluon_mgpu.mxnet_setup.compat import autograd, gluon, mx, np, npx
+from gluon_mgpu.parallel.step import prepare_idle_devices
 
 
 class TwoInputs(gluon.Block):
@@ -35,12 +35,6 @@ class TwoInputs(gluon.Block):
         return self.dense(np.concatenate([self.embedding(words).sum(axis=1), numbers], axis=1))
 
 
-def make_two_inputs(devices):
-    net = TwoInputs()
-    net.initialize(init.Normal(0.5), ctx=devices)
-    return net, gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': LR})
-
-
 def step_of_two_inputs(state, X, y, devices, mean=False):
     (net, trainer), ((words, numbers), (labels, weights)) = state, (X, y)
     assert type(words) is np.ndarray and len(words) == len(weights) == len(labels)
@@ -50,7 +44,9 @@ def step_of_two_inputs(state, X, y, devices, mean=False):
         ls = [LOSS(net(*inputs), label) * weight for *inputs, label, weight in shards]
         if mean:
             ls = [l.mean() for l in ls]
-    step_of_trainer(ls, net, trainer, X, devices, 1 if mean else len(words))
+    autograd.backward(ls)
+    prepare_idle_devices(net, X, devices)
+    trainer.step(1 if mean else len(words))
 
 
 def batches_of_two_inputs(kind):
@@ -75,28 +71,15 @@ def test_several_inputs(kind):
         seen[:] = [type(X).__name__, type(y).__name__], [str(array.dtype) for array in (*X, *y)]
         assert kind != 'named' or X.words is X[0]
         step_of_two_inputs(state, X, y, devices, **options)
-    report = check_data_parallel(make_two_inputs, step, batches_of_two_inputs(kind))
+    def make(devices):
+        return with_trainer(TwoInputs(), devices)
+    report = check_data_parallel(make, step, batches_of_two_inputs(kind))
     assert report.ok and 'in float64, over batches of 12, 10, 12, 2, 7, 1 rows' in report.title, report
     assert seen == [{'tuples': ['tuple'] * 2, 'lists': ['list'] * 2, 'named': ['Inputs', 'tuple']}[kind],
                     ['int32', 'float64', 'int64', 'float64']]
     if kind == 'tuples':
-        report = check_two(make_two_inputs, partial(step, mean=True), batches_of_two_inputs(kind))
-        assert 'the update is 2 times that of one device' in report.diagnosis[0]
-
-
-@pytest.mark.parametrize('use_bias', [True, False])
-def test_batches_in_float64_for_a_step_in_float32(use_bias, batches):
-    """The step does not cast: MXNet's parameters are in float32. Without biases, none exists before the first step."""
-    def make(devices):
-        net = gluon.nn.Dense(4, use_bias=use_bias)
-        net.initialize(init.Normal(0.5), ctx=devices)
-        return net, gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': LR})
-
-    def train_batch(state, X, y, devices):
-        step_with_trainer(state, X, y, devices)
-        assert X.dtype == 'float32', 'not in float64'
-    report = check_data_parallel(make, train_batch, [(X.astype('float64'), y) for X, y in batches])
-    assert report.ok and 'in its own dtype' in report.title, report
+        report = check_two(make, partial(step, mean=True), batches_of_two_inputs(kind))
+        assert TWICE in report.diagnosis[0]
 
 
 def test_infinite_numbers_that_a_step_can_take(batches):
@@ -106,11 +89,8 @@ def test_infinite_numbers_that_a_step_can_take(batches):
 
     def train_batch(state, X, y, devices):
         net, trainer = state
-        shards, y_shards = split_batch(X, y, devices)
-        with autograd.record():
-            ls = [LOSS(net(X_shard) + mask, y_shard)
-                  for (X_shard, mask), y_shard in zip(shards, y_shards)]
-        step_of_trainer(ls, net, trainer, X, devices, len(y))
+        take_gradients(lambda X, y: LOSS(net(X[0]) + X[1], y), [net], X, y, devices)
+        trainer.step(len(y))
     report = check_two(make_network, train_batch, [((X, masks), numpy.minimum(y, 2)) for X, y in batches[:1]])
     assert report.ok, report
 
@@ -126,7 +106,7 @@ def step_with_empty_shards(state, X, y, devices):
     trainer.step(len(X))
 
 
-def make_nd_network(devices, kvstore='device', layers=()):
+def make_nd_network(devices, kvstore):
     class Net(gluon.HybridBlock):
         def __init__(self):
             super().__init__()
@@ -134,11 +114,9 @@ def make_nd_network(devices, kvstore='device', layers=()):
 
         def hybrid_forward(self, F, X):
             return self.out(F.Activation(self.hidden(X), act_type='tanh'))
-    net = gluon.nn.HybridSequential()
-    net.add(Net(), *layers)
-    net.initialize(init.Normal(0.5), ctx=devices)
+    net = sequential(Net())
     net.hybridize()
-    return net, gluon.Trainer(params_with_gradients(net), 'adam', {'learning_rate': LR}, kvstore=kvstore)
+    return with_trainer(net, devices, 'adam', kvstore=kvstore)
 
 
 def step_of_nd_network(state, X, y, devices):
@@ -146,13 +124,33 @@ def step_of_nd_network(state, X, y, devices):
     assert type(X) is mx.nd.NDArray
 
 
+def make_nd(devices):
+    """Return arrays of mx.nd with gradients, as before MXNet had NumPy's semantics."""
+    params = [mx.nd.random.normal(scale=0.5, shape=shape) for shape in ((6, 4), (4,))]
+    return [[copy_with_gradient(param, device) for param in params] for device in devices]
+
+
+def losses_of_nd(X, y, params):
+    W, b = params
+    return LOSS(mx.nd.broadcast_add(mx.nd.dot(X, W), b), y)
+
+
+def sum_of_nd(grads):
+    total = mx.nd.add_n(*[grad.as_in_context(grads[0].context) for grad in grads])
+    for grad in grads:
+        total.copyto(grad)
+
+
+step_of_nd = partial(step_from_scratch, losses=losses_of_nd, allreduce=sum_of_nd)
+
+
 @ONLY_1
 def test_a_step_written_with_nd(batches):
     """Without npx.reset_np or as_nd_ndarray; afterwards, NumPy's semantics are as before."""
     report = check_data_parallel(make_nd, step_of_nd, batches)
     assert report.ok and 'in float64, over batches of 12, 10, 12, 2, 7, 1 rows' in report.title, report
-    report = check_two(make_nd, partial(step_of_nd, mistake=True), batches)
-    assert 'the update is 0.5 times that of one device' in report.diagnosis[0]
+    report = check_two(make_nd, partial(step_of_nd, divisor=lambda rows, k: rows * k), batches)
+    assert HALF in report.diagnosis[0]
     assert npx.is_np_array() and npx.is_np_shape()
 
 

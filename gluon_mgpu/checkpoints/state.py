@@ -14,7 +14,7 @@ from ..parallel.workers import Workers
 from ..training.parameters import copies, parameters_by_name, with_grad_req
 from ..training.schedules import go_to_update
 
-NUMBERS = ('m_schedule', 'last_lr', 'cur_lr')  # Nadam and LARS keep these from step to step
+NUMBERS = {'m_schedule', 'last_lr', 'cur_lr'}  # Nadam and LARS keep these from step to step
 
 
 class CheckpointError(ValueError):
@@ -163,8 +163,8 @@ def restore_optimizer(trainer: Any, net: Any, record: dict, arrays: dict[str, li
     optimizer._index_update_count = optimizer._all_index_update_counts[0]
     optimizer.num_update = record['num_update']
     go_to_update(optimizer.lr_scheduler, optimizer.num_update, optimizer.lr)
-    for name, number in record['numbers'].items():
-        setattr(optimizer, name, number)
+    for name in record['numbers'].keys() & NUMBERS:
+        setattr(optimizer, name, record['numbers'][name])
 
 
 def _updaters(trainer) -> list:

@@ -76,15 +76,6 @@ def test_only_regular_files_of_bounded_size_are_opened(tmp_path):
     assert len(module.read_file('/proc/self/status', 5)) == 5  # its size is 0
 
 
-@pytest.mark.parametrize('mode', [0o600, 0o640, 0o444])
-def test_the_mode_of_a_file_stays(mode, tmp_path):
-    path = tmp_path / 'a'
-    path.write_bytes(b'old')
-    path.chmod(mode)
-    write_atomically(path, b'new')
-    assert stat.S_IMODE(path.stat().st_mode) == mode and path.read_bytes() == b'new'
-
-
 def test_a_fifo_is_not_replaced(tmp_path):
     os.mkfifo(tmp_path / 'a')
     with pytest.raises(OSError, match='not a regular file'):

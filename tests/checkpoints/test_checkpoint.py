@@ -155,13 +155,6 @@ def test_the_old_file_is_kept_until_the_new_one_is_complete(devices, tmp_path, f
     assert (tmp_path / 'a').read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ['a']
 
 
-def optimizer(**changes):
-    return lambda r, a: r['optimizer'].update(changes)
-
-
-NO_STATE = 'it has no optimizer state, or a malformed one; load it without the trainer'
-
-
 @pytest.mark.parametrize('edit, message', [
     (lambda r, a: a.pop('parameters/4.bias'),
      'of another network, only one of the two has 4.bias'),
@@ -172,7 +165,7 @@ NO_STATE = 'it has no optimizer state, or a malformed one; load it without the t
      'of another network, 4.bias is float32 (3,) in the file and float32 (2,) in the network'),
     (lambda r, a: a.update({'parameters/4.bias': [numpy.zeros(2, 'float16')]}),
      'of another network, 4.bias is float16 (2,) in the file and float32 (2,) in the network'),
-    (optimizer(name='Adam'), "the optimizer's state is of Adam, this is SGD"),
+    (lambda r, a: r['optimizer'].update(name='Adam'), "the optimizer's state is of Adam, this is SGD"),
     (lambda r, a: r['optimizer']['counts'].pop('4.bias'), 'its Trainer did not update 4.bias, but this one does'),
     (lambda r, a: a.update({'states/4.bias/1': a['states/4.bias/0']}),
      "the optimizer's state of 4.bias does not fit: give SGD the same settings"),
@@ -181,12 +174,7 @@ NO_STATE = 'it has no optimizer state, or a malformed one; load it without the t
     (lambda r, a: a.pop('states/4.bias/0'), "the optimizer's state of 4.bias does not fit"),
     (lambda r, a: a.update({'gradients/4.bias': [numpy.zeros(3, 'float32')]}),
      '4.bias has the shape (2,), and its gradient (3,)'),
-    (lambda r, a: a['parameters/4.bias'].append(numpy.zeros((1, 1), 'float32')), 'truncated or altered'),
-    # A Trainer gets no attributes of a forged state but the known ones
-    (lambda r, a: r.pop('optimizer'), NO_STATE), (lambda r, a: r.update(optimizer={}), NO_STATE),
-    *((optimizer(**{name: value}), NO_STATE) for name, value in (
-        ('name', None), ('num_update', 10**13), ('counts', []), ('counts', {'0.weight': -1}), ('numbers', None),
-        ('numbers', {'lr_scheduler': 1}), ('numbers', {'m_schedule': 'x'}), ('numbers', {'m_schedule': None})))])
+    (lambda r, a: r.pop('optimizer'), 'it has no optimizer state; load it without the trainer')])
 def test_a_checkpoint_that_does_not_fit_is_rejected_and_changes_nothing(edit, message, devices, tmp_path):
     """Its checksum is right."""
     loop, path = Loop(devices, 'momentum').train(1), tmp_path / 'a'

@@ -60,7 +60,7 @@ def test_a_checkpoint_is_read_as_it_was_written(parameters, metadata):
         path = Path(folder) / 'a'
         checkpoint.write(path, kept, metadata)
         record, arrays = checkpoint.read(path)
-    assert record == {**kept.record, 'metadata': metadata}
+    assert record == {**kept.record, 'metadata': metadata, 'version': checkpoint.VERSION}
     assert arrays.keys() == kept.arrays.keys()
     for name, written in kept.arrays.items():
         assert [(a.dtype, a.shape, a.tobytes()) for a in arrays[name]] == [

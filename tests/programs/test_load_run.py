@@ -27,7 +27,7 @@ def test_a_file_that_is_no_checkpoint(tmp_path, capsys):
 
 
 @pytest.mark.parametrize('config, problem', [
-    (None, 'its configuration is missing'),
+    (None, 'chapter of its configuration is missing or malformed'),
     ({'chapter': 'mine', 'dataset': 'mnist', 'devices': ['cpu(0)'], 'batch_size': 1, 'num_epochs': 1},
      "its chapter is 'mine'")])
 def test_a_checkpoint_of_no_chapter(config, problem, tmp_path):

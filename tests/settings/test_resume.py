@@ -195,16 +195,13 @@ def error_of(program, *flags, main=scratch):
     (exchange_with_another_run, [], 'run_id '),
     (edited(chapter='concise'), [], '{out} is a run of concise, not of scratch: resume it with that program'),
     (edited(chapter=None), [], '{out} is not the folder of a run: its config.json is missing'),
-    (edited(resumed=None), [], '{out} is not the folder of a run: its config.json is missing'),
-    (lambda program: (program.out / 'config.json').write_text('[' * 100000), [], '{out} is not the folder of a run'),
     (edited(lr='x'), [], "{out}/config.json: lr 'x': must be"), (edited(devices=[5]), [], "'5' names no device"),
     *((edited(**{name: value}), [], f'{{out}} was trained with {name} {value}, which this version of gluon_mgpu does '
        'not have: resume it with version 3, or start a new run')
       for name, value in {'shares': '3,1', 'label_smoothing': 0.1}.items()),
     (forged(num_steps=5, num_batches=1, epoch_length=4), ['--num-epochs', 1],
      '--num-epochs 1: must be at least 2, the epoch that the run has reached'),
-    (forged(num_steps=10**13), [], '{path} is not a checkpoint of a run, num_steps, num_batches, '),  # takes years
-    (forged(history=1), [], '{path} is not a checkpoint of a run, its history is not a list')])
+    (forged(history=1), [], '{path} is not a checkpoint of a run, history of its state is missing or malformed')])
 def test_what_cannot_be_resumed(change, flags, message, program):
     program.start('--num-epochs', 1)
     change(program)

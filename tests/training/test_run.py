@@ -195,11 +195,10 @@ def test_the_random_numbers_of_an_epoch_stay_when_the_package_changes():
     assert numpy.random.get_state()[1][0] == 1817441348  # SeedSequence((0, 1)) % 2**31
 
 
-@pytest.mark.parametrize('state', [None, [], {}, {**NOT_BEGUN, 'history': [[1]], 'num_steps': 1},
-                                   {**NOT_BEGUN, 'history': [], 'num_steps': 10**13}])
+@pytest.mark.parametrize('state', [None, [], {}, {**NOT_BEGUN, 'history': [[1]], 'num_steps': 1}])
 def test_what_is_no_state_is_refused(state):
     run = Run(num_epochs=3, quiet=True)
-    with pytest.raises(ValueError, match='is missing or malformed|epoch 1 of its history is malformed'):
+    with pytest.raises(ValueError, match='is missing or malformed|its history is malformed'):
         run.restore(state)
     assert run.history == [] and run.num_steps == 0
 

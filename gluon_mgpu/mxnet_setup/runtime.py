@@ -28,10 +28,7 @@ ENVIRONMENT = {
     'MXNET_CPU_TEMP_COPY': '53',
 }
 
-# Arguments of glibc's mallopt, by name. By default glibc maps large arrays again in each allocation, which costs page
-# faults. These values give a single heap, which grows by 256 MB and never shrinks. With smaller steps, or a second heap
-# (with which Python would wait less for devices that free memory), MXNet crashes more often when memory runs out.
-ALLOCATOR = {'mmap_max': (-4, 0), 'trim_threshold': (-1, 2**31 - 1), 'arena_max': (-8, 1), 'top_pad': (-2, 2**28)}
+M_MMAP_MAX = -4  # of glibc's mallopt: how many large arrays have a mapping of their own, outside the heap
 
 IMPORT_FAILED = ('the import of MXNet has failed in this process',
                  'restart Python, in a notebook the kernel, and import gluon_mgpu first')
@@ -41,7 +38,6 @@ class Prepared(NamedTuple):
     """Settings that `prepare` changed in this process. Anything missing was set by the user or does not apply here."""
 
     variables: dict[str, str]  # of `ENVIRONMENT` and `instructions.variables`
-    allocator: bool            # `ALLOCATOR`
     names: tuple[str, ...]     # in `numpy_names.replacements`
 
 
@@ -54,7 +50,7 @@ def prepare() -> Prepared:
                       'MXNet was imported before gluon_mgpu, so CPU contexts may hardly run in parallel: restart '
                       'Python and import gluon_mgpu first', stacklevel=3)
         omp_threads()  # cached from here on
-        return Prepared({}, False, _supply_names())
+        return Prepared({}, _supply_names())
     # MXNet treats '' as unset
     variables = {name: value for name, value in ENVIRONMENT.items() if not os.environ.get(name)}
     os.environ.update(variables)
@@ -64,7 +60,8 @@ def prepare() -> Prepared:
     variables.update(instructions.variables())  # after NumPy, whose own OpenBLAS reads the same variable
     os.environ.update(variables)
     instructions.load_openblas()
-    return Prepared(variables, _set_allocator(), names)
+    _keep_arrays_in_heap()
+    return Prepared(variables, names)
 
 
 def environment() -> dict[str, str | None]:
@@ -179,17 +176,10 @@ def _supply_names() -> tuple[str, ...]:
     return ()
 
 
-def _set_allocator() -> bool:
-    """Set glibc's allocator as in `ALLOCATOR`, unless the user has set it; return whether it was set."""
-    libc = ctypes.CDLL(None) if sys.platform == 'linux' else None
-    if libc is None or not hasattr(libc, 'gnu_get_libc_version'):  # macOS, musl
-        return False
-    tunables = os.environ.get('GLIBC_TUNABLES', '')
-    if 'glibc.malloc.' in tunables or any(name.startswith('MALLOC_') for name in os.environ):
-        return False
-    for number, value in ALLOCATOR.values():
-        libc.mallopt(number, value)
-    return True
+def _keep_arrays_in_heap() -> None:
+    """Let glibc take large arrays from its heap as well: otherwise MXNet 2 often crashes when memory runs out."""
+    if sys.platform == 'linux' and hasattr(libc := ctypes.CDLL(None), 'mallopt'):  # not musl
+        libc.mallopt(M_MMAP_MAX, 0)
 
 
 def _preload_nvidia() -> None:

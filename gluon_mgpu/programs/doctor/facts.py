@@ -26,5 +26,5 @@ def look() -> dict[str, Any]:
         'mxnet': {'builds': installed_versions(), 'folder': package_folder('mxnet')},
         'cores': {'count': num_cores(), 'processor': processor(), 'bfloat16_obstacle': instructions.bfloat16_obstacle(),
                   'amx_obstacle': instructions.amx_obstacle()},
-        'engine': {'gluon_mgpu': prepared.variables, 'allocator': prepared.allocator, 'you': users_variables},
+        'engine': {'gluon_mgpu': prepared.variables, 'you': users_variables},
     }

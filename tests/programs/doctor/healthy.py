@@ -19,7 +19,7 @@ FACTS = {
     'numpy': {'version': '1.26.4', 'supplied': ['bool']},
     'mxnet': {'builds': {'mxnet': '1.9.1'}, 'folder': '/venv/lib/mxnet'},
     'cores': {'count': 2, 'processor': 'AMD EPYC', 'bfloat16_obstacle': '', 'amx_obstacle': 'the processor has none'},
-    'engine': {'gluon_mgpu': {'OMP_NUM_THREADS': '1', 'MXNET_CPU_TEMP_COPY': '53'}, 'allocator': True, 'you': {}},
+    'engine': {'gluon_mgpu': {'OMP_NUM_THREADS': '1', 'MXNET_CPU_TEMP_COPY': '53'}, 'you': {}},
     'self_test': SELF_TEST,
 }
 

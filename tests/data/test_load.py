@@ -22,13 +22,6 @@ GLYPHS_INSTEAD = "training on the built-in dataset 'glyphs' instead"
 pytestmark = pytest.mark.usefixtures('no_dataset')
 
 
-@pytest.fixture
-def small_glyphs(monkeypatch):
-    for name, value in {'NUM_TRAIN': 60, 'NUM_TEST': 20, 'TRAIN_FONTS': ('DejaVuSans',),
-                        'TEST_FONTS': ('cmr10',)}.items():
-        monkeypatch.setattr(glyphs, name, value)
-
-
 def test_downloaded_once_to_the_cache_folder(tmp_path, monkeypatch):
     server = LocalMirror(file_contents(ARRAYS['fashion-mnist']))
     try:

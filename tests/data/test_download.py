@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from idx_files import dataset, file_contents
+from limits import limits
 from local_mirror import LocalMirror, checksums
 from refused import refused
 
@@ -26,14 +27,8 @@ REMEDY = '; if you have the files, name a folder that contains mnist/ with --dat
 @pytest.fixture(autouse=True)
 def no_endless_download(request):
     """End a test after a time in which it could not end by itself, as with code that waits for a mirror for ever."""
-    def end(*_):
-        raise TimeoutError('the test does not end')
-
-    before = signal.signal(signal.SIGALRM, end)
-    signal.alarm(90 if request.node.get_closest_marker('slow') else 40)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+    with limits(90 if request.node.get_closest_marker('slow') else 40):
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -22,6 +22,7 @@ from gluon_mgpu.settings.chapters import CHAPTERS
 from gluon_mgpu.settings.settings import ALL
 
 SMALL = ['--dataset', 'glyphs', '--train-size', '96', '--batch-size', '40', '--num-epochs', '2']
+TIMELINE = ['--timeline', '--batch-size', 8, '--train-size', 56, '--num-epochs', 1]
 MODULES = [importlib.import_module(f'gluon_mgpu.{name}') for name in CHAPTERS]
 quick_of_scratch = pytest.mark.parametrize('chapter', [scratch if module is scratch else slow(module)
                                                        for module in MODULES], ids=CHAPTERS)
@@ -66,13 +67,10 @@ def test_a_complete_run(chapter, tmp_path, capsys, devices, on_devices):
     assert (out / 'accuracy.png').read_bytes()[:4] == b'\x89PNG'
 
 
-def test_quiet_and_no_plot(tmp_path, capsys, on_devices):
-    out = tmp_path / 'run'
-    assert scratch.main([*SMALL, *on_devices, '--quiet', '--no-plot', '--out-dir', str(out)]) == 0
-    captured = capsys.readouterr()
-    assert len(captured.out.splitlines()) == 1 and captured.out.startswith('test acc: ')
-    assert captured.err == ''
-    assert sorted(p.name for p in out.iterdir() if not p.name.startswith('checkpoint-')) == [
+def test_quiet_and_no_plot(program):
+    _, out, err = program.start('--quiet', '--num-epochs', 1)
+    assert len(out.splitlines()) == 1 and out.startswith('test acc: ') and err == ''
+    assert sorted(p.name for p in program.out.iterdir() if not p.name.startswith('checkpoint-')) == [
         'config.json', 'history.csv']
 
 
@@ -120,31 +118,27 @@ def test_a_schedule_and_parts(chapter, tmp_path, on_devices):
     assert resumed['resumed'][0]['changed'] == {} and {name: resumed[name] for name in expected} == expected
 
 
-@pytest.mark.parametrize('chapter, more', [(scratch, []), slow(scratch, ['--accumulate', '2']), *(
+@pytest.mark.parametrize('chapter, more', [(scratch, []), slow(scratch, ['--accumulate', 2]), *(
     slow(module, []) for module in MODULES if module is not scratch)])
-def test_timeline(chapter, more, tmp_path, capsys, on_devices):
-    out = tmp_path / 'run'
-    flags = [*SMALL, *on_devices, '--batch-size', '16', '--train-size', '112', '--num-epochs', '1', '--no-plot']
-    assert chapter.main([*flags, *more, '--timeline', '--out-dir', str(out)]) == 0
-    assert f'timeline: {out / "timeline.png"}' in capsys.readouterr().out.splitlines()
-    assert (out / 'timeline.png').read_bytes()[:4] == b'\x89PNG'
-    assert json.loads((out / 'trace.json').read_text())
+def test_timeline(chapter, more, program):
+    status, out, err = program.start(*TIMELINE, *more, chapter=chapter)
+    assert status == 0, err
+    assert f'timeline: {program.out / "timeline.png"}' in out.splitlines()
+    assert (program.out / 'timeline.png').read_bytes()[:4] == b'\x89PNG'
+    assert json.loads((program.out / 'trace.json').read_text())
 
 
 @pytest.mark.parametrize('error', [RuntimeError('latex was not able\nto process'), ImportError('no matplotlib')])
-def test_a_picture_that_cannot_be_drawn_does_not_end_the_run(error, tmp_path, capsys, monkeypatch, on_devices):
+def test_a_picture_that_cannot_be_drawn_does_not_end_the_run(error, program, monkeypatch):
     def fail(*args):
         raise error
 
     monkeypatch.setattr('gluon_mgpu.outputs.plot.accuracy_curve', fail)
     monkeypatch.setattr('gluon_mgpu.outputs.timeline.record.draw_timeline', fail)
-    flags = [*SMALL, *on_devices, '--batch-size', '16', '--train-size', '112', '--num-epochs', '1', '--timeline']
-    assert scratch.main([*flags, '--out-dir', str(tmp_path / 'run')]) == 0
-    captured = capsys.readouterr()
+    status, out, err = program.start(*TIMELINE, '--plot')
     reason = ' '.join(str(error).split())
-    assert captured.err.splitlines() == [f'{tmp_path}/run/accuracy.png cannot be written ({reason})',
-                                         f'no timeline: {reason}']
-    assert 'test acc: ' in captured.out
+    assert err.splitlines() == [f'{program.out}/accuracy.png cannot be written ({reason})', f'no timeline: {reason}']
+    assert status == 0 and 'test acc: ' in out
 
 
 def test_quiet_shows_warnings(tmp_path, capsys, monkeypatch, on_devices):
@@ -205,12 +199,11 @@ def test_out_of_memory(chapter, tmp_path):
     assert (out / 'config.json').exists()
 
 
-@pytest.mark.parametrize('rows, is_larger', [('7', False), ('8', True)])
-def test_a_batch_larger_than_the_data(rows, is_larger, tmp_path, capsys, on_devices):
-    flags = ['--train-size', '7', '--batch-size', rows, '--no-plot', '--out-dir', str(tmp_path / 'run')]
-    assert scratch.main([*SMALL, *on_devices, *flags]) == 0
+@pytest.mark.parametrize('rows, is_larger', [(7, False), (8, True)])
+def test_a_batch_larger_than_the_data(rows, is_larger, program):
+    _, out, _ = program.start('--train-size', 7, '--batch-size', rows, '--num-epochs', 1)
     line = '--batch-size 8: every update is divided by it, although a batch has only 7 images'
-    assert (capsys.readouterr().out.splitlines()[2] == line) == is_larger
+    assert (out.splitlines()[2] == line) == is_larger
 
 
 @pytest.mark.parametrize('name', ['', *PROGRAMS])

@@ -167,17 +167,12 @@ def test_a_folder_that_cannot_be_created(tmp_path, serve):
 
 
 def test_missing_certificates(tmp_path, serve, monkeypatch):
+    """One of the real mirrors uses plain HTTP, and needs none."""
     monkeypatch.setenv('REQUESTS_CA_BUNDLE', '/no/such.pem')
     serve.add('https://127.0.0.1:1/')
     message = error_of(tmp_path)
     assert message.startswith('MNIST could not be downloaded (127.0.0.1:1 failed, ')
     assert message.endswith(f'invalid path: /no/such.pem){REMEDY}')
-
-
-def test_a_mirror_that_needs_no_certificates(tmp_path, serve, monkeypatch):
-    """One of the real mirrors uses plain HTTP."""
-    monkeypatch.setenv('REQUESTS_CA_BUNDLE', '/no/such.pem')
-    serve.add('https://127.0.0.1:1/')
     serve()
     download('mnist', tmp_path, progress=False)
     assert content_of(tmp_path) == CONTENTS
@@ -186,12 +181,9 @@ def test_a_mirror_that_needs_no_certificates(tmp_path, serve, monkeypatch):
 def test_a_mirror_without_a_trusted_certificate(tmp_path, serve, monkeypatch):
     for name in ('REQUESTS_CA_BUNDLE', 'CURL_CA_BUNDLE'):
         monkeypatch.delenv(name, raising=False)
-    server = LocalMirror(CONTENTS)  # a server without TLS
-    try:
-        serve.add(server.mirror.replace('http:', 'https:'))
-        assert f'({host(server.mirror)} without a trusted certificate);' in error_of(tmp_path)
-    finally:
-        server.close()
+    server = serve()  # without TLS
+    monkeypatch.setitem(module.MIRRORS, 'mnist', (server.mirror.replace('http:', 'https:'),))
+    assert f'({host(server.mirror)} without a trusted certificate);' in error_of(tmp_path)
 
 
 def test_a_proxy_that_needs_another_package(tmp_path, serve, monkeypatch):

@@ -1,4 +1,5 @@
 """Tests of loading datasets by name, and of errors."""
+import contextlib
 import functools
 import hashlib
 
@@ -23,16 +24,13 @@ pytestmark = pytest.mark.usefixtures('no_dataset')
 
 
 def test_downloaded_once_to_the_cache_folder(tmp_path, monkeypatch):
-    server = LocalMirror(file_contents(ARRAYS['fashion-mnist']))
-    try:
+    with contextlib.closing(LocalMirror(file_contents(ARRAYS['fashion-mnist']))) as server:
         monkeypatch.setitem(download_module.MIRRORS, 'fashion-mnist', (server.mirror,))
         monkeypatch.setitem(download_module.CHECKSUMS, 'fashion-mnist', checksums(server.files))
         for _ in range(2):
             iters = load_data('auto', 32, log=fail, progress=False)
             assert_holds(iters, ARRAYS['fashion-mnist'], 'fashion-mnist')
         assert server.fetched == list(FILES)
-    finally:
-        server.close()
     folder = tmp_path / 'cache' / 'gluon-mgpu' / 'fashion-mnist'
     assert {path.name for path in folder.iterdir()} == set(FILES)
 

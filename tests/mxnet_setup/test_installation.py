@@ -91,7 +91,8 @@ def test_missing_cuda_libraries_are_all_named(monkeypatch):
     assert remedy == f'{CU112}{REPO}'
 
 
-FAILS_HALFWAY = 'import sys; sys.modules["mxnet.part"] = sys; raise ValueError("no numpy.bool")'
+PART = 'import sys; sys.modules["mxnet.part"] = sys\n'  # as after the import of a part of it
+FAILS_HALFWAY = f'{PART}raise ValueError("no numpy.bool")'
 AGAIN = """
 import sys
 try:
@@ -109,7 +110,7 @@ def test_after_a_failed_import_python_must_be_restarted(site):
     assert result.stdout == line and f'UserWarning: {line}' in result.stderr
     assert 'CPU contexts' not in result.stderr
     again = AGAIN.replace('    import mxnet\n', '    import mxnet\n    del sys.modules["mxnet"]; raise ValueError\n')
-    second = site('-W', 'ignore', '-c', again, mxnet=FAILS_HALFWAY.partition('raise')[0])
+    second = site('-W', 'ignore', '-c', again, mxnet=PART)
     assert second.stdout == line, second.stderr  # also if the second import would succeed
 
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import importlib.util
 import re
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from PIL import Image
+from tool import load_tool
 
 import gluon_mgpu
 from gluon_mgpu.settings.chapters import CHAPTERS
@@ -21,13 +21,12 @@ from gluon_mgpu.training.history import EpochResult, write_history
 REPO = Path(__file__).parents[1]
 PAGES = sorted([*REPO.glob('*.md'), *REPO.glob('.github/*.md'), *REPO.glob('docs/*.md'), *REPO.glob('*/README.md'),
                 REPO / 'benchmarks/notes.md', REPO / 'examples/notebooks/answers.md'])
+
+
 @pytest.fixture(scope='module')
 def hooks():
     """The module tools/site_hooks.py, loaded without MkDocs."""
-    spec = importlib.util.spec_from_file_location('site_hooks', REPO / 'tools' / 'site_hooks.py')
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_tool('site_hooks')
 
 
 def text_of(node):

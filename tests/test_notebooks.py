@@ -8,6 +8,7 @@ import pytest
 from idx_files import write
 
 from gluon_mgpu.data import glyphs
+from gluon_mgpu.data.folders import FILES
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR
 
 nbformat = pytest.importorskip('nbformat', reason='nbformat is not installed')
@@ -26,10 +27,8 @@ ROWS = 64
 def few_glyphs(tmp_path_factory):
     """A folder with a few glyphs under the name of Fashion-MNIST; the test set is small as well."""
     folder = tmp_path_factory.mktemp('data')
-    (images, labels), (test_images, test_labels) = glyphs.load(folder)
-    write(folder / 'fashion-mnist', {
-        'train-images-idx3-ubyte.gz': images[:ROWS], 'train-labels-idx1-ubyte.gz': labels[:ROWS],
-        't10k-images-idx3-ubyte.gz': test_images[:ROWS], 't10k-labels-idx1-ubyte.gz': test_labels[:ROWS]})
+    arrays = [array[:ROWS] for part in glyphs.load(folder) for array in part]
+    write(folder / 'fashion-mnist', dict(zip(FILES, arrays)))
     return folder
 
 

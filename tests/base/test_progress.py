@@ -82,13 +82,19 @@ def without_bar(line):
     return f'{before}||{after}', (len(bar.rstrip()) - 0.5) / len(bar)
 
 
-@pytest.mark.parametrize('columns', [80, 120])
-def test_a_bar_fits_on_one_line(columns, shown):
-    progress, terminal = shown(columns)
+def bar_of(progress, terminal):
+    """Show an epoch on a terminal; return the line."""
     progress.begin_epoch('epoch 10/10', done=35, total=235)
     terminal.now += 4
     progress.advance(100, loss=2.3026, images_per_second=7425.4)
     line, = terminal.screen()
+    return line
+
+
+@pytest.mark.parametrize('columns', [80, 120])
+def test_a_bar_fits_on_one_line(columns, shown):
+    progress, terminal = shown(columns)
+    line = bar_of(progress, terminal)
     rest, share = without_bar(line)
     assert rest == 'epoch 10/10 || 135/235, loss 2.303, 7,425 images/s, 00:04 left'
     assert share == pytest.approx(135 / 235, abs=0.06) and columns - 1 <= len(line) <= columns
@@ -104,12 +110,7 @@ def test_a_bar_fits_on_one_line(columns, shown):
 
 @pytest.mark.parametrize('columns', [20, 40, 62])
 def test_a_narrow_terminal(columns, shown):
-    progress, terminal = shown(columns)
-    progress.begin_epoch('epoch 10/10', done=35, total=235)
-    terminal.now += 4
-    progress.advance(100, loss=2.3026, images_per_second=7425.4)
-    line, = terminal.screen()
-    assert len(line) <= columns
+    assert len(bar_of(*shown(columns))) <= columns
 
 
 def test_a_bar_of_unknown_length(shown):

@@ -277,9 +277,10 @@ def test_a_file_that_is_cut_while_it_is_read(tmp_path, monkeypatch):
 
 
 class WithUnusedLayer(gluon.Block):
-    def __init__(self):
+    def __init__(self, devices):
         super().__init__()
         self.used, self.unused = gluon.nn.Dense(2), gluon.nn.Dense(3)
+        self.initialize(init.Xavier(), ctx=devices)
 
     def forward(self, X):
         return self.used(X)
@@ -288,32 +289,19 @@ class WithUnusedLayer(gluon.Block):
 @pytest.mark.parametrize('k', [1, 2])
 def test_a_layer_that_is_never_used(k, device_list, tmp_path):
     """Its weight has no shape and no values. It is left out of the checkpoint, with a warning."""
-    def trained(steps, resume=None):
-        net, devices = WithUnusedLayer(), device_list(k)
-        net.initialize(init.Xavier(), ctx=devices)
-        trainer = gluon.Trainer(net.used.collect_params(), 'adam')
-        if resume:
-            checkpoint.load(resume, net, trainer)
-        for step in steps:
-            with autograd.record():
-                ls = [net(np.full((4, 3), 1.0 + step, ctx=device)).sum() for device in devices]
-            autograd.backward(ls)
-            trainer.step(4 * k)
-        return net, trainer
+    def new():
+        return Loop(device_list(k), 'adam', lambda net: trainable(net.used), WithUnusedLayer)
 
-    whole, trainer = trained([0])
+    loop, resumed = new().train(1), new()
     with pytest.warns(UserWarning, match='unused.weight has no values yet, .*: 1 parameter will not be part'):
-        checkpoint.save(tmp_path / 'a', whole, trainer)
+        checkpoint.save(tmp_path / 'a', loop.net, loop.trainer)
     assert 'parameters/unused.weight' not in checkpoint.read(tmp_path / 'a')[1]
-    whole = values(whole)
-    resumed, _ = trained([], tmp_path / 'a')
-    assert values(resumed) == whole and resumed.unused.weight.shape == (3, -1)
-    assert values(trained([1, 2], tmp_path / 'a')[0]) != whole
-    resumed.unused(np.ones((1, 2), ctx=device_list(k)[0]))  # used since the checkpoint: it keeps its weights
-    weights = values(resumed)['unused.weight']
-    resumed.used.weight.set_data(np.zeros((2, 3)))
-    checkpoint.load(tmp_path / 'a', resumed)
-    assert values(resumed) == {**whole, 'unused.weight': weights, 'unused.bias': whole['unused.bias']}
+    checkpoint.load(tmp_path / 'a', resumed.net, resumed.trainer)
+    assert resumed.values() == loop.values() and resumed.net.unused.weight.shape == (3, -1)
+    resumed.net.unused(np.ones((1, 2), ctx=device_list(k)[0]))  # used since the checkpoint: it keeps its weights
+    weights = resumed.train(1).values()['unused.weight']
+    checkpoint.load(tmp_path / 'a', resumed.net)
+    assert resumed.values() == {**loop.values(), 'unused.weight': weights}
 
 
 @pytest.mark.parametrize('loaded_into', ['new', 'trained'])

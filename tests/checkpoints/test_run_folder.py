@@ -1,7 +1,9 @@
 """The folder of a run is new or empty, and only one program uses it."""
+import contextlib
 import json
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
@@ -53,31 +55,24 @@ def test_a_given_name(tmp_path, exists):
 
 
 def test_only_one_of_several_threads_gets_the_folder(tmp_path, monkeypatch):
-    barrier, outcomes = threading.Barrier(8), []
+    barrier = threading.Barrier(8)
 
     def found_free(folder, chapter):
         folder.mkdir(exist_ok=True)
-        if not outcomes:
-            barrier.wait()
+        barrier.wait(10)
         return folder
 
     def claim(number):
-        try:
-            with ExitStack() as stack:
-                claim_folder(tmp_path / 'run', 'scratch', {'number': number}, stack)
-            outcomes.append(number)
-        except ValueError:
-            outcomes.append(None)
+        with ExitStack() as stack, contextlib.suppress(ValueError):
+            claim_folder(tmp_path / 'run', 'scratch', {'number': number}, stack)
+            return number
 
     monkeypatch.setattr(module, 'new_folder', found_free)
-    threads = [threading.Thread(target=claim, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    claim(8)  # it has found the folder free before the winner, and tries to lock it after the winner has ended
-    winner, = [number for number in outcomes if number is not None]
-    assert len(outcomes) == 9
+    with ThreadPoolExecutor(8) as pool:
+        winner, = {*pool.map(claim, range(8))} - {None}
+    # It has found the folder free before the winner, and tries to lock it after the winner has ended
+    monkeypatch.setattr(module, 'new_folder', lambda folder, chapter: folder)
+    assert claim(8) is None
     assert json.loads((tmp_path / 'run' / 'config.json').read_text()) == {'number': winner}
 
 

@@ -6,7 +6,7 @@ import pytest
 from datasets import ARRAYS
 from idx_files import write
 
-from gluon_mgpu.data import download as download_module
+from gluon_mgpu.data import download as download_module, glyphs
 
 
 @pytest.fixture
@@ -29,6 +29,14 @@ def data_dir(tmp_path):
     for name, arrays in ARRAYS.items():
         write(tmp_path / 'data' / name, arrays)
     return tmp_path / 'data'
+
+
+@pytest.fixture
+def small_glyphs(monkeypatch):
+    """Make the built-in dataset small, so that it is generated immediately."""
+    for name, value in {'NUM_TRAIN': 60, 'NUM_TEST': 20, 'TRAIN_FONTS': ('DejaVuSans',),
+                        'TEST_FONTS': ('cmr10',)}.items():
+        monkeypatch.setattr(glyphs, name, value)
 
 
 @pytest.fixture

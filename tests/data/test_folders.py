@@ -3,11 +3,7 @@ import pytest
 from datasets import ARRAYS, NO_HOME, assert_holds, error_of, fail
 from idx_files import dataset, idx_bytes, write
 
-from gluon_mgpu.data import (
-    download as download_module,
-    load_data,
-    load_data_fashion_mnist,
-)
+from gluon_mgpu.data import download as download_module, load_data, load_data_fashion_mnist
 from gluon_mgpu.data.folders import FILES, cache_dir
 
 NO_HOME_REMEDY = ('set XDG_CACHE_HOME to a writable folder, or name a folder that contains fashion-mnist/ or mnist/ '

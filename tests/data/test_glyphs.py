@@ -9,15 +9,6 @@ from gluon_mgpu.data import glyphs
 from gluon_mgpu.data.glyphs import CELL, LETTERS, NUM_TEST, NUM_TRAIN, PEN, TEST_FONTS, TRAIN_FONTS, ZOOM
 
 
-@pytest.fixture
-def small(monkeypatch):
-    """Make the dataset small, so that it is generated immediately."""
-    monkeypatch.setattr(glyphs, 'NUM_TRAIN', 200)
-    monkeypatch.setattr(glyphs, 'NUM_TEST', 50)
-    monkeypatch.setattr(glyphs, 'TRAIN_FONTS', ('DejaVuSans',))
-    monkeypatch.setattr(glyphs, 'TEST_FONTS', ('cmr10',))
-
-
 @pytest.fixture(scope='module')
 def whole(tmp_path_factory):
     return glyphs.load(tmp_path_factory.mktemp('cache'))
@@ -124,9 +115,9 @@ def test_the_seed_determines_the_images():
     assert (a != c).mean() > 0.5
 
 
-def test_generated_once_and_then_read(tmp_path, small, monkeypatch):
+def test_generated_once_and_then_read(tmp_path, small_glyphs, monkeypatch):
     first = glyphs.load(tmp_path / 'new' / 'cache')
-    assert [len(images) for images, _ in first] == [200, 50]
+    assert [len(images) for images, _ in first] == [60, 20]
     assert [path.suffix for path in (tmp_path / 'new' / 'cache').iterdir()] == ['.npz']
     monkeypatch.setattr(glyphs, 'make', None)
     assert_same(glyphs.load(tmp_path / 'new' / 'cache'), first)
@@ -140,7 +131,7 @@ def damages(content: bytes) -> dict:
 
 
 @pytest.mark.parametrize('damage', ['empty', 'cut', 'changed', 'encrypted', 'lacks an array'])
-def test_a_damaged_cache_is_replaced(tmp_path, small, damage):
+def test_a_damaged_cache_is_replaced(tmp_path, small_glyphs, damage):
     first = glyphs.load(tmp_path)
     path, = tmp_path.iterdir()
     content = path.read_bytes()
@@ -153,6 +144,6 @@ def test_a_damaged_cache_is_replaced(tmp_path, small, damage):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_cache_that_cannot_be_written(tmp_path, small):
+def test_a_cache_that_cannot_be_written(tmp_path, small_glyphs):
     (tmp_path / 'file').touch()
     assert_same(glyphs.load(tmp_path / 'file'), glyphs.load(tmp_path / 'cache'))

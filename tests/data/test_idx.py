@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy
 import pytest
 from idx_files import dataset, idx_bytes
+from refused import refused
 
 from gluon_mgpu.data import folders, idx
 
@@ -27,12 +28,11 @@ def pack(request):
 def error_of(path: Path, content: bytes) -> str:
     """Return what is wrong with a file with `content`; the message is one line with the file and the remedy."""
     path.write_bytes(content)
-    with pytest.raises(ValueError) as error:
-        READERS[path.name](path)
-    before, problem, remedy = str(error.value).partition(' is damaged (')[0], *str(error.value).split('; ')
-    assert '\n' not in problem and remedy == 'delete it or replace it with the original'
+    before, _, rest = refused(READERS[path.name], path).partition(' is damaged (')
     assert before == f'{path.name} in {path.parent}'
-    return problem.partition('(')[2]
+    problem, _, remedy = rest.partition('; ')
+    assert remedy == 'delete it or replace it with the original'
+    return problem
 
 
 def test_reads_images_and_labels(tmp_path, pack):

@@ -1,4 +1,5 @@
 """Tests of loading datasets by name, and of errors."""
+import contextlib
 import functools
 import hashlib
 
@@ -22,24 +23,14 @@ GLYPHS_INSTEAD = "training on the built-in dataset 'glyphs' instead"
 pytestmark = pytest.mark.usefixtures('no_dataset')
 
 
-@pytest.fixture
-def small_glyphs(monkeypatch):
-    for name, value in {'NUM_TRAIN': 60, 'NUM_TEST': 20, 'TRAIN_FONTS': ('DejaVuSans',),
-                        'TEST_FONTS': ('cmr10',)}.items():
-        monkeypatch.setattr(glyphs, name, value)
-
-
 def test_downloaded_once_to_the_cache_folder(tmp_path, monkeypatch):
-    server = LocalMirror(file_contents(ARRAYS['fashion-mnist']))
-    try:
+    with contextlib.closing(LocalMirror(file_contents(ARRAYS['fashion-mnist']))) as server:
         monkeypatch.setitem(download_module.MIRRORS, 'fashion-mnist', (server.mirror,))
         monkeypatch.setitem(download_module.CHECKSUMS, 'fashion-mnist', checksums(server.files))
         for _ in range(2):
             iters = load_data('auto', 32, log=fail, progress=False)
             assert_holds(iters, ARRAYS['fashion-mnist'], 'fashion-mnist')
         assert server.fetched == list(FILES)
-    finally:
-        server.close()
     folder = tmp_path / 'cache' / 'gluon-mgpu' / 'fashion-mnist'
     assert {path.name for path in folder.iterdir()} == set(FILES)
 

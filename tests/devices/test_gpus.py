@@ -24,39 +24,32 @@ def test_num_gpus_returns_cpu_contexts_without_gpus(machine):
     assert why_no_gpus() == 'no NVIDIA GPU found'
 
 
-def test_a_gpu_that_does_not_exist(machine):
-    machine(V100)
-    assert check_devices(gpus(0)) == gpus(0)
-    assert refused(check_devices, gpus(0, 1)) == 'gpu(1) does not exist (MXNet sees 1): use gpu:0'
+@pytest.mark.parametrize('has, settings, number, line', [
+    ([V100], {}, 1, 'gpu(1) does not exist (MXNet sees 1): use gpu:0'),
+    ([], {}, 0, 'gpu(0) does not exist (no NVIDIA GPU found): use CPU contexts (cpu:0,cpu:1)'),
+    ([V100, RTX4090], {'seen': 0, 'cuda': False}, 1,
+     "gpu(1) does not exist (MXNet's CPU build cannot use Tesla V100, RTX 4090; python -m gluon_mgpu doctor says "
+     'which build can): use CPU contexts (cpu:0,cpu:1)'),
+    ([V100], {'seen': 0}, 0, 'gpu(0) does not exist (MXNet cannot see Tesla V100, possibly because the driver for '
+     'CUDA 12.4 is too old): use CPU contexts (cpu:0,cpu:1)'),
+    # MXNet's CPU build, or one with CUDA: the message is about the GPU
+    *(([RTX4090, H200], {'seen': seen}, 1,
+       'gpu(1) is NVIDIA H200 (compute capability 9.0), and this MXNet has code only for 5.0 to 8.9: '
+       f'use {other}the revived MXNet 2 (https://github.com/smolix/mxnet) or CPU contexts (cpu:0,cpu:1)')
+      for seen, other in ((0, ''), (2, 'gpu:0 or '))),
+    ([V100, H200], {'code_for': REVIVED}, 0,
+     'gpu(0) is Tesla V100 (compute capability 7.0), and this MXNet has code only for 8.0 to 12.1: '
+     'use gpu:1 or mxnet-cu112 or CPU contexts (cpu:0,cpu:1)'),
+    ([K80], {}, 0, 'gpu(0) is Tesla K80 (compute capability 3.7), and this MXNet has code only for 5.0 to 8.9: '
+     'use CPU contexts (cpu:0,cpu:1)')])
+def test_gpus_that_cannot_be_used(machine, has, settings, number, line):
+    machine(*has, **settings)
+    assert refused(check_devices, gpus(number)) == line
 
 
-def test_a_gpu_without_a_driver(machine):
-    machine()
-    assert refused(check_devices, gpus(0)) == (
-        'gpu(0) does not exist (no NVIDIA GPU found): use CPU contexts (cpu:0,cpu:1)')
-
-
-def test_a_gpu_with_the_cpu_build(machine):
-    machine(V100, RTX4090, seen=0, cuda=False)
-    assert refused(check_devices, gpus(1)) == (
-        "gpu(1) does not exist (MXNet's CPU build cannot use Tesla V100, RTX 4090; python -m gluon_mgpu doctor says "
-        'which build can): use CPU contexts (cpu:0,cpu:1)')
-
-
-def test_a_gpu_with_a_driver_too_old(machine):
-    machine(V100, seen=0)
-    assert refused(check_devices, gpus(0)) == (
-        'gpu(0) does not exist (MXNet cannot see Tesla V100, possibly because the driver for CUDA 12.4 is too old): '
-        'use CPU contexts (cpu:0,cpu:1)')
-
-
-@pytest.mark.parametrize('seen', [0, 2])   # MXNet's CPU build, or one with CUDA: the message is about the GPU
-def test_a_gpu_that_the_wheel_has_no_code_for(machine, seen):
-    machine(RTX4090, H200, seen=seen)
-    assert refused(check_devices, gpus(1)) == (
-        'gpu(1) is NVIDIA H200 (compute capability 9.0), and this MXNet has code only for 5.0 to 8.9: '
-        f'use {"gpu:0 or " if seen else ""}the revived MXNet 2 (https://github.com/smolix/mxnet) or CPU contexts '
-        '(cpu:0,cpu:1)')
+def test_gpus_that_can_be_used(machine):
+    machine(V100, H200, code_for=REVIVED)
+    assert check_devices(gpus(1)) == gpus(1)
 
 
 @pytest.mark.parametrize('text', ['gpu:all', 'gpu:0-2', 'gpu:2,gpu:1'])
@@ -90,19 +83,6 @@ def test_the_gpus_of_workers(machine):
     assert [gpu_module.gpu_of_worker(i) for i in range(3)] == [0, 1, 2]  # check_devices rejects gpu(2)
     machine(A100_PART)  # each worker sees its own instance
     assert [gpu_module.gpu_of_worker(i) for i in range(3)] == [0, 0, 0]
-
-
-def test_a_gpu_that_the_revived_build_has_no_code_for(machine):
-    machine(V100, H200, code_for=REVIVED)
-    assert check_devices(gpus(1)) == gpus(1)
-    assert refused(check_devices, gpus(0)) == (
-        'gpu(0) is Tesla V100 (compute capability 7.0), and this MXNet has code only for 8.0 to 12.1: '
-        'use gpu:1 or mxnet-cu112 or CPU contexts (cpu:0,cpu:1)')
-
-
-def test_a_gpu_that_no_build_has_code_for(machine):
-    machine(K80)
-    assert refused(check_devices, gpus(0)).endswith('5.0 to 8.9: use CPU contexts (cpu:0,cpu:1)')
 
 
 def test_there_are_no_gpus_if_mxnet_fails_to_count_them(monkeypatch):

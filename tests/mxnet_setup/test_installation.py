@@ -91,6 +91,8 @@ def test_missing_cuda_libraries_are_all_named(monkeypatch):
     assert remedy == f'{CU112}{REPO}'
 
 
+PART = 'import sys; sys.modules["mxnet.part"] = sys\n'  # as after the import of a part of it
+FAILS_HALFWAY = f'{PART}raise ValueError("no numpy.bool")'
 AGAIN = """
 import sys
 try:
@@ -100,27 +102,20 @@ except ValueError:
 """ + CAUGHT
 
 
-def test_after_a_failed_import_python_must_be_restarted(site, tmp_path):
+def test_after_a_failed_import_python_must_be_restarted(site):
     """A notebook's user imports MXNet, which fails, and then adds the import of this package above."""
-    (tmp_path / 'mxnet').mkdir()
-    (tmp_path / 'mxnet/__init__.py').write_text('from . import part; raise ValueError("no numpy.bool")')
-    (tmp_path / 'mxnet/part.py').touch()
     line = ('the import of MXNet has failed in this process: restart Python, in a notebook the kernel, and import '
             'gluon_mgpu first\n')
-    result = site('-c', AGAIN, mxnet=None)
+    result = site('-c', AGAIN, mxnet=FAILS_HALFWAY)
     assert result.stdout == line and f'UserWarning: {line}' in result.stderr
     assert 'CPU contexts' not in result.stderr
-    (tmp_path / 'mxnet/__init__.py').write_text('from . import part')
     again = AGAIN.replace('    import mxnet\n', '    import mxnet\n    del sys.modules["mxnet"]; raise ValueError\n')
-    second = site('-W', 'ignore', '-c', again, mxnet=None, numpy=None, dists=())  # those of the first call are there
+    second = site('-W', 'ignore', '-c', again, mxnet=PART)
     assert second.stdout == line, second.stderr  # also if the second import would succeed
 
 
-def test_a_second_import_after_one_that_failed(site, tmp_path):
-    (tmp_path / 'mxnet').mkdir()
-    (tmp_path / 'mxnet/__init__.py').write_text('from . import part; raise ValueError("no numpy.bool")')
-    (tmp_path / 'mxnet/part.py').touch()
-    result = site('-c', f'{CAUGHT}{CAUGHT}', mxnet=None)
+def test_a_second_import_after_one_that_failed(site):
+    result = site('-c', f'{CAUGHT}{CAUGHT}', mxnet=FAILS_HALFWAY)
     first, second = result.stdout.splitlines()
     assert first.startswith('MXNet cannot be imported (ValueError: no numpy.bool): pip uninstall')
     assert second.startswith('the import of MXNet has failed in this process: restart Python')

@@ -55,7 +55,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(installed):
 @pytest.mark.slow
 def test_the_metadata_of_the_wheel(installed):
     metadata = Parser().parsestr((installed / f'{NAME}.dist-info/METADATA').read_text())
-    assert {'cpu', 'cu112', 'mxnet2', 'test'} <= set(metadata.get_all('Provides-Extra'))
+    assert {'cpu', 'cu112', 'mxnet2', 'onnx', 'test'} <= set(metadata.get_all('Provides-Extra'))
     assert not any('mxnet' in r and 'extra' not in r for r in metadata.get_all('Requires-Dist'))  # the user chooses one
 
 

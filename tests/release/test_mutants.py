@@ -1,11 +1,10 @@
 """The faults of `make mutants` in a tiny package: found, survived, accepted, outdated."""
-import runpy
 from itertools import chain, repeat
-from pathlib import Path
 
 import pytest
+from tool import load_tool
 
-TOOL = runpy.run_path(str(Path(__file__).parents[2] / 'tools/mutants.py'))
+tool = load_tool('mutants')
 MODULE = 'def bigger(a, b):\n    return a if a > b else b\n'
 TEST = 'from gluon_mgpu.data.pair import bigger\ndef test_bigger():\n    assert bigger(1, 2) == bigger(2, 1) == 2\n'
 EQUIVALENT = 'data/pair.py: return a if a > b else b -> return a if a >= b else b'
@@ -24,7 +23,7 @@ def mutants(tmp_path, capsys, monkeypatch):
     def run(accepted, *arguments):
         (tmp_path / 'tools/accepted_mutants.txt').write_text(accepted)
         with pytest.raises(SystemExit) as ended:
-            TOOL['main']([*arguments], tmp_path)
+            tool.main([*arguments], tmp_path)
         assert (tmp_path / 'gluon_mgpu/data/pair.py').read_text() == MODULE
         return ended.value.code, capsys.readouterr().out.splitlines()
 
@@ -41,20 +40,17 @@ def test_a_fault_that_no_test_notices_is_printed(mutants):
 
 def test_an_accepted_one_is_not_planted(mutants, monkeypatch):
     passes = chain([True], repeat(False))  # without a fault, the tests pass
-    monkeypatch.setitem(TOOL['survivors'].__globals__, 'passes', lambda *args: next(passes))
+    monkeypatch.setattr(tool, 'passes', lambda *args: next(passes))
     code, lines = mutants(f'# comment\n\n{EQUIVALENT}\n    equal numbers\n', '--sample', '9')
     assert code == 0 and lines.pop() == '3 faults planted, 0 survived; 1 others are accepted'
     assert all(line.startswith('found') for line in lines) and len(lines) == 3
 
 
-def test_an_accepted_line_that_matches_nothing_is_refused(mutants):
+def test_an_accepted_line_matches_a_fault_and_has_a_reason(mutants, monkeypatch):
     line = EQUIVALENT.replace('a > b', 'a > c')
     assert mutants(f'{line}\n    equal numbers\n') == (
         f'tools/accepted_mutants.txt: no fault matches these lines, delete them:\n{line}', [])
-
-
-def test_an_accepted_line_needs_a_reason(mutants, monkeypatch):
-    monkeypatch.setitem(TOOL['survivors'].__globals__, 'passes', lambda *args: True)
+    monkeypatch.setattr(tool, 'passes', lambda *args: True)
     assert f'SURVIVED {EQUIVALENT}' in mutants(f'{EQUIVALENT}\n# the next one\n', '--sample', '9')[1]
 
 
@@ -65,7 +61,7 @@ def test_tests_that_fail_without_a_fault_are_refused(mutants, tmp_path):
 
 
 def test_a_sample_depends_on_the_seed(mutants, monkeypatch):
-    monkeypatch.setitem(TOOL['survivors'].__globals__, 'passes', lambda *args: True)
+    monkeypatch.setattr(tool, 'passes', lambda *args: True)
     samples = [tuple(mutants('', '--modules', 'gluon_mgpu/data', '--sample', '2', '--seed', seed)[1])
                for seed in '00123']
     assert samples[0] == samples[1] and len(set(samples)) > 1 and len(samples[0]) == 3
@@ -74,7 +70,7 @@ def test_a_sample_depends_on_the_seed(mutants, monkeypatch):
 
 def test_a_hang_is_found(tmp_path):
     (tmp_path / 'test_x.py').write_text('import time\n\ndef test_x():\n    time.sleep(99)\n')
-    assert not TOOL['passes'](tmp_path, ['test_x.py'], [], 0.1)
+    assert not tool.passes(tmp_path, ['test_x.py'], [], 0.1)
 
 
 @pytest.mark.parametrize('line, faults', [
@@ -85,7 +81,7 @@ def test_a_hang_is_found(tmp_path):
     ('x: tuple[1] = sorted(a) if True else f"{a + 1}"', [])])
 def test_faults_of_a_line(line, faults, tmp_path):
     (tmp_path / 'x.py').write_text(f'{line}\n')
-    found = TOOL['mutants'](tmp_path / 'x.py', 'x.py')
+    found = tool.mutants(tmp_path / 'x.py', 'x.py')
     if faults:
         assert sorted(found) == sorted(f'x.py: {line} -> x = {fault}' for fault in faults)
         assert sorted(found.values()) == sorted(f'x = {fault}\n'.encode() for fault in faults)
@@ -96,6 +92,6 @@ def test_faults_of_a_line(line, faults, tmp_path):
 def test_blocks_and_statements(tmp_path):
     source = 'with lock:\n    f(a)\nif a:\n    raise E(1)\nl = [\n    b for b in a if b]\n'
     (tmp_path / 'x.py').write_text(source)
-    assert sorted(TOOL['mutants'](tmp_path / 'x.py', 'x')) == sorted([
+    assert sorted(tool.mutants(tmp_path / 'x.py', 'x')) == sorted([
         'x: with lock: -> with __import__("contextlib").nullcontext():', 'x: f(a) -> pass', 'x: if a: -> if True:',
         'x: if a: -> if False:', 'x: b for b in a if b] -> b for b in a if True]'])

@@ -19,17 +19,12 @@ from gluon_mgpu.__main__ import PROGRAMS
 from gluon_mgpu.data.folders import DownloadError
 from gluon_mgpu.mxnet_setup.compat import gluon
 from gluon_mgpu.settings.chapters import CHAPTERS
-from gluon_mgpu.settings.settings import ALL
 
 SMALL = ['--dataset', 'glyphs', '--train-size', '96', '--batch-size', '40', '--num-epochs', '2']
+TIMELINE = ['--timeline', '--batch-size', 8, '--train-size', 56, '--num-epochs', 1]
 MODULES = [importlib.import_module(f'gluon_mgpu.{name}') for name in CHAPTERS]
 quick_of_scratch = pytest.mark.parametrize('chapter', [scratch if module is scratch else slow(module)
                                                        for module in MODULES], ids=CHAPTERS)
-
-
-def has(chapter, setting):
-    """Return True if the module of a chapter has this setting."""
-    return chapter.__name__.rpartition('.')[2] in ALL[setting].chapters
 
 
 @pytest.fixture
@@ -39,40 +34,32 @@ def on_devices(devices):
 
 
 @quick_of_scratch
-def test_a_complete_run(chapter, tmp_path, capsys, devices, on_devices):
-    out = tmp_path / 'run'
-    assert chapter.main([*SMALL, *on_devices, '--train-size', '6', '--batch-size', '4', '--lr', '0.05', '--seed', '3',
-                         '--out-dir', str(out)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    heading, *lines = lines
-    assert 'on glyphs' in heading and heading.endswith(str(devices[1]))
-    assert lines[0] == '6 training and 20 test images, batches of 4, learning rate 0.05'
+def test_a_complete_run(chapter, program, devices):
+    status, out, err = program.start('--plot', '--train-size', 6, '--batch-size', 4, '--num-epochs', 2, '--lr', 0.05,
+                                     '--seed', 3, chapter=chapter)
+    heading, *lines = out.splitlines()
+    assert (status, err) == (0, '') and 'on mnist' in heading and heading.endswith(str(devices[-1]))
+    assert lines[0] == '6 training and 16 test images, batches of 4, learning rate 0.05'
     assert re.fullmatch(r'epoch 2/2: loss \d+\.\d{3}, test acc [01]\.\d{3}, \d+\.\d s, [\d,]+ images/s', lines[2])
-    assert lines[3] == f'curve: {out / "accuracy.png"}'
+    assert lines[3] == f'curve: {program.out / "accuracy.png"}'
     assert re.fullmatch(r'test acc: [01]\.\d\d, \d+\.\d sec/epoch on ' + re.escape(str(devices)), lines[4])
     assert len(lines) == 5
 
-    config = json.loads((out / 'config.json').read_text())
     expected = {'devices': [str(d) for d in devices], 'num_gpus': len(devices), 'batch_size': 4, 'lr': 0.05,
-                'num_epochs': 2, 'dataset': 'glyphs', 'train_size': 6, 'seed': 3}
-    if has(chapter, 'dtype'):
-        expected['dtype'] = 'float32'
-    assert {name: config[name] for name in expected} == expected
-    assert {'gluon_mgpu', 'mxnet', 'numpy', 'python', 'platform', 'environment'} <= set(config)
-    first, second = history(out)
+                'num_epochs': 2, 'dataset': 'mnist', 'train_size': 6, 'seed': 3}
+    assert {name: program.config[name] for name in expected} == expected
+    assert {'gluon_mgpu', 'mxnet', 'numpy', 'python', 'platform', 'environment'} <= {*program.config}
+    first, second = history(program.out)
     assert (first['epoch'], second['epoch']) == ('1', '2')
-    accuracy = round(20 * float(second['test_acc'])) / 20  # of the 20 rows
+    accuracy = round(16 * float(second['test_acc'])) / 16  # of the 16 rows
     assert (second['test_acc'], lines[4][10:14]) == (f'{accuracy:.4f}', f'{accuracy:.2f}')
-    assert (out / 'accuracy.png').read_bytes()[:4] == b'\x89PNG'
+    assert (program.out / 'accuracy.png').read_bytes()[:4] == b'\x89PNG'
 
 
-def test_quiet_and_no_plot(tmp_path, capsys, on_devices):
-    out = tmp_path / 'run'
-    assert scratch.main([*SMALL, *on_devices, '--quiet', '--no-plot', '--out-dir', str(out)]) == 0
-    captured = capsys.readouterr()
-    assert len(captured.out.splitlines()) == 1 and captured.out.startswith('test acc: ')
-    assert captured.err == ''
-    assert sorted(p.name for p in out.iterdir() if not p.name.startswith('checkpoint-')) == [
+def test_quiet_and_no_plot(program):
+    _, out, err = program.start('--quiet', '--num-epochs', 1)
+    assert len(out.splitlines()) == 1 and out.startswith('test acc: ') and err == ''
+    assert sorted(p.name for p in program.out.iterdir() if not p.name.startswith('checkpoint-')) == [
         'config.json', 'history.csv']
 
 
@@ -102,49 +89,38 @@ def test_wrong_flags(flags, message, capsys, tmp_path, monkeypatch):
 
 
 @quick_of_scratch
-def test_a_schedule_and_parts(chapter, tmp_path, on_devices):
+def test_a_schedule_and_parts(chapter, program):
     """The rate of the last batch of each epoch is in history.csv; a resumed run keeps the flags."""
-    out = tmp_path / 'run'
-    own = ['--momentum', '0.9', '--weight-decay', '0.001'] if has(chapter, 'momentum') else []
-    flags = [*SMALL, *on_devices, '--train-size', '10', '--batch-size', '4', '--lr', '0.1', '--no-plot', *own]
-    assert chapter.main([*flags, '--lr-schedule', 'step', '--warmup-epochs', '1', '--num-epochs', '4', '--accumulate',
-                         '2', '--out-dir', str(out)]) == 0
-    assert [row['lr'] for row in history(out)] == ['0.1', '0.1', '0.01', '0.001']
-    config = json.loads((out / 'config.json').read_text())
+    program.start('--train-size', 10, '--batch-size', 4, '--num-epochs', 4, '--lr', 0.1, '--lr-schedule', 'step',
+                  '--warmup-epochs', 1, '--accumulate', 2, chapter=chapter)
+    assert [row['lr'] for row in history(program.out)] == ['0.1', '0.1', '0.01', '0.001']
+    assert program.resume(chapter=chapter)[0] == 0  # it is complete
+    note, = program.config['resumed']
     expected = {'lr': 0.1, 'lr_schedule': 'step', 'warmup_epochs': 1, 'accumulate': 2}
-    if has(chapter, 'momentum'):
-        expected |= {'momentum': 0.9, 'weight_decay': 0.001}
-    assert {name: config[name] for name in expected} == expected
-    assert chapter.main(['--resume', str(out)]) == 0  # it is complete
-    resumed = json.loads((out / 'config.json').read_text())
-    assert resumed['resumed'][0]['changed'] == {} and {name: resumed[name] for name in expected} == expected
+    assert note['changed'] == {} and {name: program.config[name] for name in expected} == expected
 
 
-@pytest.mark.parametrize('chapter, more', [(scratch, []), slow(scratch, ['--accumulate', '2']), *(
+@pytest.mark.parametrize('chapter, more', [(scratch, []), slow(scratch, ['--accumulate', 2]), *(
     slow(module, []) for module in MODULES if module is not scratch)])
-def test_timeline(chapter, more, tmp_path, capsys, on_devices):
-    out = tmp_path / 'run'
-    flags = [*SMALL, *on_devices, '--batch-size', '16', '--train-size', '112', '--num-epochs', '1', '--no-plot']
-    assert chapter.main([*flags, *more, '--timeline', '--out-dir', str(out)]) == 0
-    assert f'timeline: {out / "timeline.png"}' in capsys.readouterr().out.splitlines()
-    assert (out / 'timeline.png').read_bytes()[:4] == b'\x89PNG'
-    assert json.loads((out / 'trace.json').read_text())
+def test_timeline(chapter, more, program):
+    status, out, err = program.start(*TIMELINE, *more, chapter=chapter)
+    assert status == 0, err
+    assert f'timeline: {program.out / "timeline.png"}' in out.splitlines()
+    assert (program.out / 'timeline.png').read_bytes()[:4] == b'\x89PNG'
+    assert json.loads((program.out / 'trace.json').read_text())
 
 
 @pytest.mark.parametrize('error', [RuntimeError('latex was not able\nto process'), ImportError('no matplotlib')])
-def test_a_picture_that_cannot_be_drawn_does_not_end_the_run(error, tmp_path, capsys, monkeypatch, on_devices):
+def test_a_picture_that_cannot_be_drawn_does_not_end_the_run(error, program, monkeypatch):
     def fail(*args):
         raise error
 
     monkeypatch.setattr('gluon_mgpu.outputs.plot.accuracy_curve', fail)
     monkeypatch.setattr('gluon_mgpu.outputs.timeline.record.draw_timeline', fail)
-    flags = [*SMALL, *on_devices, '--batch-size', '16', '--train-size', '112', '--num-epochs', '1', '--timeline']
-    assert scratch.main([*flags, '--out-dir', str(tmp_path / 'run')]) == 0
-    captured = capsys.readouterr()
+    status, out, err = program.start(*TIMELINE, '--plot')
     reason = ' '.join(str(error).split())
-    assert captured.err.splitlines() == [f'{tmp_path}/run/accuracy.png cannot be written ({reason})',
-                                         f'no timeline: {reason}']
-    assert 'test acc: ' in captured.out
+    assert err.splitlines() == [f'{program.out}/accuracy.png cannot be written ({reason})', f'no timeline: {reason}']
+    assert status == 0 and 'test acc: ' in out
 
 
 def test_quiet_shows_warnings(tmp_path, capsys, monkeypatch, on_devices):
@@ -205,12 +181,11 @@ def test_out_of_memory(chapter, tmp_path):
     assert (out / 'config.json').exists()
 
 
-@pytest.mark.parametrize('rows, is_larger', [('7', False), ('8', True)])
-def test_a_batch_larger_than_the_data(rows, is_larger, tmp_path, capsys, on_devices):
-    flags = ['--train-size', '7', '--batch-size', rows, '--no-plot', '--out-dir', str(tmp_path / 'run')]
-    assert scratch.main([*SMALL, *on_devices, *flags]) == 0
+@pytest.mark.parametrize('rows, is_larger', [(7, False), (8, True)])
+def test_a_batch_larger_than_the_data(rows, is_larger, program):
+    _, out, _ = program.start('--train-size', 7, '--batch-size', rows, '--num-epochs', 1)
     line = '--batch-size 8: every update is divided by it, although a batch has only 7 images'
-    assert (capsys.readouterr().out.splitlines()[2] == line) == is_larger
+    assert (out.splitlines()[2] == line) == is_larger
 
 
 @pytest.mark.parametrize('name', ['', *PROGRAMS])

@@ -1,10 +1,9 @@
 """Tests of the declarations of settings, and of what follows from one."""
-import importlib.util
 import json
-from pathlib import Path
 
 import idx_files
 import pytest
+from tool import load_tool
 
 from gluon_mgpu import scratch
 from gluon_mgpu.mxnet_setup.compat import mx
@@ -12,13 +11,9 @@ from gluon_mgpu.settings import cli, settings
 from gluon_mgpu.settings.chapters import CHAPTERS
 from gluon_mgpu.settings.settings import ALL, SETTINGS, Setting, check_together, defaults
 
-REPO = Path(__file__).parents[2]
-
 
 def test_the_table_of_the_docs_is_up_to_date():
-    spec = importlib.util.spec_from_file_location('settings_table', REPO / 'tools' / 'settings_table.py')
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
+    tool = load_tool('settings_table')
     page = tool.PAGE.read_text()
     assert page == tool.with_table(page), 'a setting has changed: python tools/settings_table.py'
     assert page.count('\n| `--') == len(SETTINGS)

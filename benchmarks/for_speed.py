@@ -80,14 +80,13 @@ def losses_read_at_once():
     patch.object(epoch._CurrentEpoch, 'record_losses', record_and_read).start()
 
 
-def allocator(names):
-    """Import gluon_mgpu with only these settings of the allocator."""
+def arrays_outside_the_heap():
+    """Import gluon_mgpu without its setting of the allocator."""
     spec = importlib.util.find_spec('gluon_mgpu')
     package = sys.modules['gluon_mgpu'] = importlib.util.module_from_spec(spec)
     from gluon_mgpu.mxnet_setup import runtime  # without the package's own code, which calls `prepare`
-    runtime.ALLOCATOR = {name: runtime.ALLOCATOR[name] for name in names}
+    runtime._keep_arrays_in_heap = lambda: None
     spec.loader.exec_module(package)
-    assert runtime.prepare().allocator
 
 
 def scratch_areas(number):
@@ -95,13 +94,11 @@ def scratch_areas(number):
     os.environ['MXNET_CPU_TEMP_COPY'] = str(number)
 
 
-ALLOCATOR = ('mmap_max', 'trim_threshold', 'arena_max', 'top_pad')
 VARIANTS = {
     'as it is': lambda: None, 'no crop': no_crop, 'one operator for all shapes': one_operator_for_all_shapes,
     'no static shapes': no_static_shapes, 'no copies in graphs': no_copies_in_graphs, 'not hybridized': not_hybridized,
     'losses read at once': losses_read_at_once,
-    'no allocator settings': functools.partial(allocator, ()),
-    **{f'allocator without {name}': functools.partial(allocator, {*ALLOCATOR} - {name}) for name in ALLOCATOR},
+    'arrays outside the heap': arrays_outside_the_heap,
     **{f'scratch areas: {number}': functools.partial(scratch_areas, number) for number in (4, 16, 512)},
 }
 ONLY_FOR = {  # bfloat16 needs a hybridized network

@@ -137,26 +137,21 @@ def check_optimizer(path, trainer: Any, net: Any, record: dict, arrays: dict[str
 
 def restore_optimizer(trainer: Any, net: Any, record: dict, arrays: dict[str, list]) -> None:
     """Give a Trainer a state that `check_optimizer` has accepted, in place; its parameters must have their values."""
-    optimizer = trainer.optimizer
     if any(param._deferred_init for param in trainer._params):
         return  # it has made no step yet, neither here nor before
+    # 1. Start the Trainer anew: its key-value store holds copies of the parameters
     if trainer._update_on_kvstore:
-        trainer._reset_kvstore()  # it holds copies of the parameters
+        trainer._reset_kvstore()
     if not trainer._kv_initialized:
         trainer._init_kvstore()
     trainer._init_params()
-    # The state of a parameter without updates is created at its first update
+    # 2. The states. That of a parameter without updates is created at its first update
     names = {i: name for i, name in _updated(trainer, net) if record['counts'].get(name)}
     for k, updater in enumerate(_updaters(trainer)):
-        updater.states, updater.states_synced = {}, {}
-        for i, name in names.items():
-            state = _new_state(trainer, i, k)
-            for j, leaf in enumerate(leaves(state)):
-                values = arrays[f'states/{name}/{j}']
-                leaf[()] = values[k if len(values) > k else 0]
-            key = _key(trainer, i)
-            updater.states[key], updater.states_synced[key] = state, False  # possibly on the wrong device
-    # The optimizer counts the updates of each parameter on each device
+        updater.states = {_key(trainer, i): _restored_state(trainer, i, k, name, arrays) for i, name in names.items()}
+        updater.states_synced = dict.fromkeys(updater.states, False)  # possibly on the wrong device
+    # 3. The updates of each parameter, which the optimizer counts on each device, and the schedule after them
+    optimizer = trainer.optimizer
     counts = {_key(trainer, i): record['counts'][name] for i, name in names.items()}
     ids = {0, *(device.device_id for param in trainer._params for device in param.list_ctx())}
     optimizer._all_index_update_counts = {device_id: dict(counts) for device_id in ids}
@@ -165,6 +160,15 @@ def restore_optimizer(trainer: Any, net: Any, record: dict, arrays: dict[str, li
     go_to_update(optimizer.lr_scheduler, optimizer.num_update, optimizer.lr)
     for name in record['numbers'].keys() & NUMBERS:
         setattr(optimizer, name, record['numbers'][name])
+
+
+def _restored_state(trainer, i: int, k: int, name: str, arrays: dict[str, list]):
+    """Create the state of a parameter on device k, with its values in a checkpoint."""
+    state = _new_state(trainer, i, k)
+    for j, leaf in enumerate(leaves(state)):
+        values = arrays[f'states/{name}/{j}']
+        leaf[()] = values[k if len(values) > k else 0]
+    return state
 
 
 def _updaters(trainer) -> list:

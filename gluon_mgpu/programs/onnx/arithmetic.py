@@ -17,17 +17,18 @@ ARITHMETIC = {'add': 'Add', 'plus': 'Add', 'sub': 'Sub', 'subtract': 'Sub', 'min
 COMPARISONS = {'equal': 'Equal', 'notequal': 'NotEqual', 'greater': 'Greater', 'greaterequal': 'GreaterOrEqual',
                'lesser': 'Less', 'less': 'Less', 'lesserequal': 'LessOrEqual', 'lessequal': 'LessOrEqual',
                'logicaland': 'And', 'logicalor': 'Or', 'logicalxor': 'Xor'}
-NAMES = '{}', 'broadcast{}', 'elemwise{}', '{}scalar'  # of one kind of arithmetic or comparison
+NAMES = '{}', 'broadcast{}', 'elemwise{}', '{}scalar', 'r{}scalar'  # of one kind of arithmetic or comparison
 
 
-def _operands(g, dtype, A, B, scalar):
-    return [g.cast(A, dtype), g.cast(B, dtype) if B else numpy.array(scalar, dtype)]
+def _operands(g, op, dtype, A, B, scalar):
+    operands = [g.cast(A, dtype), g.cast(B, dtype) if B else numpy.array(scalar, dtype)]
+    return operands[::-1] if op.kind.startswith('r') else operands
 
 
-def _arithmetic(operator: str, swapped: bool = False) -> Callable:
+def _arithmetic(operator: str) -> Callable:
     def converter(g, op, A, B=None, scalar=None):
         dtype = {'uint8': 'int32', 'int8': 'int32'}.get(op.dtype, op.dtype)  # onnxruntime 1.15 has few
-        operands = _operands(g, dtype, A, B, scalar)[::-1 if swapped else 1]
+        operands = _operands(g, op, dtype, A, B, scalar)
         if dtype == 'bool':
             return g.add({'Add': 'Or', 'Mul': 'And'}[operator], *operands)
         Y = _mod(g, dtype, *operands) if operator == 'Mod' else g.add(operator, *operands)
@@ -43,7 +44,7 @@ def in_floats(converter: Callable) -> Callable:
         dtype = op.dtype if op.dtype.startswith('float') else 'float32'
         arrays = [array._replace(name=g.name(g.cast(array, dtype)), dtype=dtype) for array in X]
         outputs = {number: array._replace(dtype=dtype) for number, array in op.outputs.items()}
-        return g.cast(call(converter, g, op._replace(outputs=outputs), arrays), op.dtype, dtype)
+        return g.cast(call(converter, g, op._replace(inputs=arrays, outputs=outputs)), op.dtype, dtype)
     return converted
 
 
@@ -54,13 +55,11 @@ def _floor(g, X):
 
 def _mod(g, dtype, A, B):
     """Return the remainder with the sign of B, 0 if B is 0."""
-    is_zero = g.Equal(B, numpy.array(0, dtype))
-    if dtype.startswith('float'):
-        Y = g.Mod(A, B, fmod=1)  # has the sign of A
-        Y = g.Where(g.Less(g.Mul(g.Sign(Y), g.Sign(B)), numpy.array(0, dtype)), g.Add(Y, B), Y)
-    else:
-        Y = g.Mod(A, g.Where(is_zero, numpy.array(1, dtype), B))
-    return g.Where(is_zero, numpy.array(0, dtype), Y)
+    zero, one = numpy.array([0, 1], dtype)
+    is_zero = g.Equal(B, zero)
+    Y = g.Mod(A, g.Where(is_zero, one, B), fmod=1)  # has the sign of A
+    Y = g.Where(g.Less(g.Mul(g.Sign(Y), g.Sign(B)), zero), g.Add(Y, B), Y)
+    return g.Where(is_zero, zero, Y)
 
 
 def _comparison(operator: str) -> Callable:
@@ -71,7 +70,7 @@ def _comparison(operator: str) -> Callable:
         else:
             dtype = 'float64' if 'float64' in dtypes else max(dtypes) if dtypes <= {'int32', 'int64'} else 'float32'
             require(B or A.dtype.startswith('float') or float(scalar).is_integer(), f'integers and {scalar}')
-        operands = _operands(g, dtype, A, B, scalar)
+        operands = _operands(g, op, dtype, A, B, scalar)
         result = g.Not(g.Equal(*operands)) if operator == 'NotEqual' else g.add(operator, *operands)
         return g.cast(result, op.dtype)
     return converter
@@ -128,6 +127,5 @@ CONVERTERS: Converters = {
     'wherescalar2': lambda g, op, condition, x, y: _where(g, op, condition, x, y),
     'logicalnot': lambda g, op, X: g.cast(g.Not(g.cast(X, 'bool')), op.dtype),
     **{name.format(kind): _arithmetic(operator) for kind, operator in ARITHMETIC.items() for name in NAMES},
-    **{f'r{kind}scalar': _arithmetic(operator, swapped=True) for kind, operator in ARITHMETIC.items()},
     **{name.format(kind): _comparison(operator) for kind, operator in COMPARISONS.items() for name in NAMES},
 }

@@ -82,9 +82,10 @@ def _topk(g, op, X, k=1, axis=-1, ret_typ='indices', is_ascend=False):
     return {'value': values, 'indices': places, 'both': [values, places]}[ret_typ]
 
 
-def _matmul(g, op, A, B, transpose_a=False, transpose_b=False):
+def _matmul(g, op, A, B, transpose_a=False, transpose_b=False, alpha=1):
     require(op.kind != 'dot' or B.rank <= 2, 'more than two dimensions')
-    return g.MatMul(g.swap(A, A.rank, -2, -1) if transpose_a else A, g.swap(B, B.rank, -2, -1) if transpose_b else B)
+    Y = g.MatMul(g.swap(A, A.rank, -2, -1) if transpose_a else A, g.swap(B, B.rank, -2, -1) if transpose_b else B)
+    return Y if alpha == 1 else g.Mul(Y, float(alpha))
 
 
 def _heads(g, X, heads, parts):
@@ -111,8 +112,6 @@ CONVERTERS: Converters = {
     'softmaxactivation': lambda g, X, mode='instance': g.Softmax(X, axis=1 if mode == 'channel' else -1),
     'sort': functools.partial(_topk, k=0, is_ascend=True, ret_typ='value'),
     'argsort': functools.partial(_topk, k=0, is_ascend=True),
-    'linalggemm2': lambda g, op, A, B, alpha=1, transpose_a=False, transpose_b=False: g.Mul(
-        _matmul(g, op, A, B, transpose_a, transpose_b), float(alpha)),
     'var': in_floats(_var),
     'cumsum': lambda g, op, X, axis=None: g.CumSum(
         g.cast(g.Reshape(X, [-1]) if axis is None else X, op.dtype), numpy.array(axis or 0)),

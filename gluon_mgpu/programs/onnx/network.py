@@ -31,7 +31,8 @@ class Network:
 
     def __init__(self, net: Any, examples: Sequence, param_names: Sequence[str] = ()):
         self._net: Any = net.function if isinstance(net, hybridized) else in_float32(plain(net))
-        self._is_block, self.is_graph = (isinstance(self._net, kind) for kind in (gluon.HybridBlock, gluon.SymbolBlock))
+        self._is_block = isinstance(self._net, gluon.HybridBlock)
+        self.is_graph = isinstance(self._net, gluon.SymbolBlock)
         if not self._is_block and not isinstance(self._net, types.FunctionType):
             raise ValueError(f'{type(net).__name__} cannot be traced: must be a gluon.HybridBlock or a function')
         # All arrays of the arguments, on one device. Those in lists are parameters, if this is a function

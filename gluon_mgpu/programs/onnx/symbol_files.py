@@ -41,10 +41,8 @@ def load_files(symbol_file: str, params_file: str, shapes: Sequence[tuple], floa
 def _read_symbol(path: str, float32: bool) -> tuple[Any, bool]:
     """Read NAME-symbol.json, without losses at its end; return the graph, and True if it is for arrays of ``mx.np``."""
     try:
-        graph = safe(json.loads(read_file(path, MAX_SYMBOL)))
+        graph = safe(json.loads(read_file(path, MAX_SYMBOL), object_hook=in_float32 if float32 else None))
         graph['nodes'] = [without_label(node) for node in graph['nodes']]
-        if float32:
-            graph['nodes'] = [in_float32(node) for node in graph['nodes']]
         check_outputs(graph)
         return graph_from_json(graph), MXNET_MAJOR >= 2 or 'is_np_shape' in graph.get('attrs', {})
     except NotImplementedError as error:

@@ -114,7 +114,7 @@ FUNCTIONS: Converters = {
     'floor': _floor,
 }
 EXACT = {kind for kind, operator in SAME.items() if operator in ('Abs', 'Sign', 'Neg', 'Identity')}
-CONVERTERS: Converters = {
+CONVERTERS = {
     **{kind: function if kind in EXACT else in_floats(function) for kind, function in FUNCTIONS.items()},
     'relu': lambda g, X: g.Relu(X) if X.dtype.startswith('float') else g.Max(X, numpy.array(0, X.dtype)),
     'addn': lambda g, *X: functools.reduce(g.Add, X),

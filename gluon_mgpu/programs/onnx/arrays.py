@@ -3,7 +3,7 @@ from itertools import zip_longest
 
 import numpy
 
-from .building import END, Converters, as_list, by_name, require, require_fixed
+from .building import END, as_list, by_name, require, require_fixed
 
 
 def _slicechannel(g, op, X, axis=1, num_outputs=0, sections=0, indices=(), squeeze_axis=False):
@@ -89,7 +89,7 @@ def _roll(g, X, shift, axis=None):
     return Y
 
 
-CONVERTERS: Converters = {
+CONVERTERS = {
     **by_name(_slicechannel, _slice, _crop, _flip, _pick, _sequencereverse, _tile, _repeat, _pad, _concat, _roll),
     'embedding': lambda g, X, W: g.Gather(W, g.indices(X, W, 0)),
     'take': lambda g, X, places, axis=0, mode='clip': g.Gather(X, g.indices(places, X, axis, mode), axis=axis),

@@ -3,6 +3,8 @@
 A converter gets the model under construction, the operator if it names that, the input arrays, and the settings that it
 names as MXNet does. It returns the name of the result, or a list of names. Converters are in modules by topic.
 """
+from typing import Any
+
 import numpy
 from onnx import ModelProto, NodeProto, checker, helper, numpy_helper, shape_inference
 
@@ -10,32 +12,32 @@ from ...base.machine import versions
 from ...base.program import reason
 from ...networks.graph_operators import NUMPY, Operator, build
 from . import arithmetic, arrays, detection, functions, layers
-from .building import Builder, Converters, as_list, call, require
+from .building import Builder, as_list, call, require
 from .graph import Graph
 
 OPSET, IR_VERSION = 18, 8
-ALIASES = {'syncbatchnorm': 'batchnorm', 'deconvolution': 'convolution', 'logsoftmax': 'softmax', 'batchdot': 'matmul',
-           'dot': 'matmul', 'linalggemm2': 'matmul', 'concatenate': 'concat', 'rnnparamconcat': 'concat', 'std': 'var', 'ampcast': 'cast',
-           'ampmulticast': 'cast', 'convolutionv1': 'convolution', 'batchnormv1': 'batchnorm', 'reverse': 'flip',
-           'repeats': 'repeat', 'argmin': 'argmax', **dict.fromkeys(functions.REDUCTIONS, 'reduce'),
-           **dict.fromkeys(('split', 'splitv2', 'hsplit', 'dsplit'), 'slicechannel'),
-           **dict.fromkeys(('flatten', 'expanddims', 'squeeze', 'reshapelike'), 'reshape'),
-           **dict.fromkeys(('broadcastlike', 'broadcastaxis'), 'broadcastto'),
-           **dict.fromkeys(('zeros', 'ones', 'zeroslike', 'oneslike', 'full'), 'fulllike')}
+OTHER_NAMES = {  # of what one converter does
+    'batchnorm': 'syncbatchnorm batchnormv1', 'convolution': 'deconvolution convolutionv1', 'softmax': 'logsoftmax',
+    'matmul': 'dot batchdot linalggemm2', 'concat': 'concatenate rnnparamconcat', 'cast': 'ampcast ampmulticast',
+    'var': 'std', 'argmax': 'argmin', 'reduce': 'sum mean max min prod norm', 'flip': 'reverse', 'repeat': 'repeats',
+    'slicechannel': 'split splitv2 hsplit dsplit', 'reshape': 'flatten expanddims squeeze reshapelike',
+    'broadcastto': 'broadcastlike broadcastaxis', 'fulllike': 'full zeros ones zeroslike oneslike'}
+ALIASES = {name: kind for kind, names in OTHER_NAMES.items() for name in names.split()}
 
-CONVERTERS: Converters = {
+CONVERTERS: dict[str, Any] = {
     **arithmetic.CONVERTERS, **functions.CONVERTERS, **layers.CONVERTERS, **arrays.CONVERTERS, **detection.CONVERTERS}
 
 
-def onnx_model(graph: Graph, inputs: dict[str, str], params: dict[str, tuple[str, numpy.ndarray]], outputs: list[str],
-               batch: tuple[str, int]) -> ModelProto:
-    """Convert a network. `inputs` maps names in the graph to those in the model, `params` to these and values.
+def onnx_model(graph: Graph, inputs: dict[str, str], params: dict[str, str], values: dict[str, Any], outputs: list[str],
+               batch: str, batch_axis: int) -> ModelProto:
+    """Convert a network. `inputs` and `params` map names in the graph to those in the model.
 
-    `outputs` are names in the model. `batch` is an input in the graph and the axis of its batch.
+    `values` are MXNet's arrays of the parameters by their names in the graph. `outputs` are names in the model. `batch`
+    is an input in the graph, and `batch_axis` the axis of its batch.
     """
-    first, batch_axis = graph.arrays[batch[0]], batch[1]
-    g = Builder(first._replace(name=inputs[first.name]), batch_axis)
-    names = _convert_all(g, graph, {**inputs, **{key: name for key, (name, _) in params.items()}}, {*inputs})
+    first = graph.arrays[batch]
+    g = Builder(first._replace(name=inputs[batch]), batch_axis)
+    names = _convert_all(g, graph, inputs, params)
     for array, name in zip(graph.outputs, outputs):
         g.nodes.append(helper.make_node('Identity', [names[array]], [name], name))
     nodes, read = _read(g.nodes, outputs)
@@ -48,7 +50,7 @@ def onnx_model(graph: Graph, inputs: dict[str, str], params: dict[str, tuple[str
 
     model = helper.make_model(helper.make_graph(
         nodes, 'network', [*map(info, *zip(*inputs.items()))], [*map(info, graph.outputs, outputs)],
-        [numpy_helper.from_array(value, name) for name, value in params.values() if name in read]),
+        [numpy_helper.from_array(values[key].asnumpy(), name) for key, name in params.items() if name in read]),
         producer_name='gluon_mgpu', producer_version=versions()['gluon_mgpu'],
         opset_imports=[helper.make_opsetid('', OPSET)], ir_version=IR_VERSION)
     try:
@@ -58,20 +60,20 @@ def onnx_model(graph: Graph, inputs: dict[str, str], params: dict[str, tuple[str
     return model
 
 
-def _convert_all(g: Builder, graph: Graph, variables: dict[str, str], inputs: set[str]) -> dict[str, str]:
-    """Append all operators; return the names of all arrays in the model, beginning with those of `variables`."""
-    names = dict(variables)
+def _convert_all(g: Builder, graph: Graph, inputs: dict[str, str], params: dict[str, str]) -> dict[str, str]:
+    """Append all operators; return the names of all arrays in the model, by those in the graph."""
+    names = {**inputs, **params}
     for op in graph.operators:
         for name in op.inputs:
-            if name in variables.keys() - inputs:
-                g.place = names[name].rpartition('.')[0] or names[name]
+            if name in params:
+                g.place = params[name].rpartition('.')[0] or params[name]
         outputs = {number: graph.arrays[name] for number, name in sorted(op.outputs.items())}
         try:
             arrays = [graph.arrays[name]._replace(name=names[name]) for name in op.inputs]
             results = convert(g, Operator(op.node, arrays, outputs))
         except (ArithmeticError, LookupError, NotImplementedError, TypeError, ValueError) as error:
             why = f'{error} is not supported' if isinstance(error, KeyError) else reason(error)
-            computed = [*dict.fromkeys(name for name in op.inputs if name not in variables)]
+            computed = [*dict.fromkeys(name for name in op.inputs if name not in {**inputs, **params})]
             raise ValueError(f'no model is written because {op.node["op"]} near {g.place} cannot be converted, '
                              f'{why}: {_advice(graph.operators, computed)}') from error
         names.update((array.name, result) for array, result in zip(outputs.values(), results))

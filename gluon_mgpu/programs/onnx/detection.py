@@ -8,7 +8,7 @@ from .building import by_name, require, require_fixed
 
 def _roialign(g, X, rois, pooled_size, spatial_scale, sample_ratio=-1, position_sensitive=False, aligned=False):
     require(not position_sensitive, 'position_sensitive')
-    rows = g.Squeeze(g.cast(g.Slice(rois, [0], [1], [1]), 'int64'), [1])
+    rows = g.cast(g.Gather(rois, numpy.array(0), axis=1), 'int64')
     return g.RoiAlign(X, g.Slice(rois, [1], [5], [1]), rows, output_height=pooled_size[0], output_width=pooled_size[1],
                       sampling_ratio=max(sample_ratio, 0), spatial_scale=float(spatial_scale),
                       coordinate_transformation_mode='half_pixel' if aligned else 'output_half_pixel')
@@ -57,8 +57,8 @@ def _boxnms(g, op, X, overlap_thresh=0.5, valid_thresh=0, topk=-1, coord_start=2
     kept = g.NonMaxSuppression(g.Concat(first, second, axis=2), scores, [size], [float(overlap_thresh)],
                                [float(valid_thresh)], center_point_box=int(in_format == 'center'))
     places = g.Gather(kept, [0, 2], axis=1)  # of rows in the batch and of boxes
-    zeros = g.Expand(0.0, g.Slice(g.Shape(rows), [0], [2]))
-    mask = g.ScatterND(zeros, places, g.Expand(1.0, g.Slice(g.Shape(places), [0], [1])))
+    zeros = g.Expand(0.0, g.Shape(rows, end=2))
+    mask = g.ScatterND(zeros, places, g.Expand(1.0, g.Shape(places, end=1)))
     mask, rows = ordered(rows, mask)
     rows = g.Where(g.cast(g.Unsqueeze(mask, [2]), 'bool'), rows, -1.0)
     return g.reshape(g.Pad(rows, [0, 0, 0, 0, count - size, 0], -1.0), op.output)

@@ -63,7 +63,7 @@ def _random(values: numpy.ndarray, shape: Sequence[int], rng: numpy.random.Gener
         numbers = rng.choice(values[:, :1], shape[0])
         return numpy.concatenate([numbers, _random(values[:, 1:], (shape[0], 4), rng)], axis=1)
     low, high = float(finite.min()), float(finite.max())
-    if values.dtype.kind != 'f' or (low < high and (finite == finite.round()).all()):
+    if values.dtype.kind != 'f' or (low < high and max(-low, high) < 2**53 and (finite == finite.round()).all()):
         return rng.choice(finite, shape)  # for example no 0, by which something is divided
     return rng.uniform(low, high, shape) if low < high else rng.random(shape)
 
@@ -89,5 +89,4 @@ def _values(values: numpy.ndarray, rng: numpy.random.Generator) -> dict[str, num
 def array_like(array: Any, values: numpy.ndarray) -> Any:
     """Return values as an array with the dtype, the device and the semantics of another."""
     make = mx.nd.array if is_legacy(array) else np.array
-    dtype = numpy.dtype(array.dtype)
-    return make(values.astype(dtype), dtype=dtype, ctx=array.ctx)
+    return make(values, dtype=array.dtype, ctx=array.ctx)

@@ -5,7 +5,7 @@ import math
 import numpy
 
 from .arithmetic import in_floats
-from .building import Converters, as_list, by_name, require, require_fixed
+from .building import as_list, by_name, require, require_fixed
 
 REDUCTIONS = {'sum': 'ReduceSum', 'mean': 'ReduceMean', 'max': 'ReduceMax', 'min': 'ReduceMin', 'prod': 'ReduceProd',
               'norm': 'ReduceL2'}
@@ -42,8 +42,7 @@ def _reduce(g, op, X, axis=None, exclude=False, keepdims=False, ord=2):
         return g.Identity(X)
     dtype = op.dtype if op.dtype != 'bool' else 'int32'
     Y = g.cast(g.add(REDUCTIONS[op.kind], g.cast(X, dtype), axes, keepdims=int(keepdims)), op.dtype, dtype)
-    is_number = axes == [*every] and op.output.shape == (1,)  # mx.nd has no arrays without axes
-    return g.Reshape(Y, [1]) if is_number else Y
+    return Y if len(axes) < X.rank else g.reshape(Y, op.output)  # mx.nd has no arrays without axes
 
 
 def _var(g, op, X, axis=None, ddof=0, keepdims=False):
@@ -107,7 +106,7 @@ def _attention_values(g, op, X, weights, heads, parts):
     return g.reshape(g.Transpose(Y, perm=[2, 0, 1, 3]), op.output)
 
 
-CONVERTERS: Converters = {
+CONVERTERS = {
     **by_name(_softmax, _softmaxoutput, _sequencemask, _reduce, _argmax, _topk, _matmul, _einsum),
     'softmaxactivation': lambda g, X, mode='instance': g.Softmax(X, axis=1 if mode == 'channel' else -1),
     'sort': functools.partial(_topk, k=0, is_ascend=True, ret_typ='value'),

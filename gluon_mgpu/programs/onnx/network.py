@@ -29,7 +29,7 @@ class Network:
     `net` and `examples`, its arguments, are as for `to_onnx`: lists in the arguments of a function are parameters.
     """
 
-    def __init__(self, net: Any, examples: Sequence, param_names: Sequence[str] = ()):
+    def __init__(self, net: Any, examples: Sequence, param_names: Sequence[str]):
         self._net: Any = net.function if isinstance(net, hybridized) else in_float32(plain(net))
         self._is_block = isinstance(self._net, gluon.HybridBlock)
         self.is_graph = isinstance(self._net, gluon.SymbolBlock)
@@ -55,7 +55,10 @@ class Network:
         self._examples, self._param_names = list(examples), param_names
 
     def evaluate(self, batches: list[list], batch_sizes: list[int]) -> tuple[Sequence[list[numpy.ndarray]], Graph]:
-        """Return the results for two lists of inputs of these batch sizes, and the graph; set `variables`, `params`."""
+        """Return the results for two lists of inputs of these batch sizes, and the graph.
+
+        Sets `variables`, of the inputs, `params`, by variables, and their `names` in the model.
+        """
         try:
             with semantics_of(batches[0][0]), autograd.pause():
                 results, graphs, arrays = zip(*map(self._run, batches, batch_sizes))
@@ -76,9 +79,9 @@ class Network:
             return [array.asnumpy() for array in leaves(self._net(*self._nested(inputs)))]
         return None
 
-    def arrays(self, inputs: list) -> dict[str, Any]:
+    def arrays(self, inputs: Sequence) -> dict[str, Any]:
         """Return the arrays of the variables of the graph by name, with some inputs."""
-        return {**dict(zip(self.variables, inputs)), **{name: array for name, (_, array) in self.params.items()}}
+        return {**dict(zip(self.variables, inputs)), **self.params}
 
     def _nested(self, inputs: list) -> list:
         """Return the arguments of the network, with some inputs."""
@@ -102,12 +105,13 @@ class Network:
             # The names of parameters_by_name would lack what those of a SymbolBlock have in common. A layer that is
             # not used may have no parameters yet
             used = {*symbol.list_inputs()}
-            self.params = {param.var().name: (param.var().name if self.is_graph else name, param.list_data()[0])
-                           for name, param in parameters_by_name(self._net).items() if param.var().name in used}
+            named = {param.var().name: (name, param) for name, param in parameters_by_name(self._net).items()
+                     if param.var().name in used}
+            self.params = {variable: param.list_data()[0] for variable, (_, param) in named.items()}
+            self.names = {variable: variable if self.is_graph else name for variable, (name, _) in named.items()}
         else:
-            given = {variable: array for variable, array in zip(variables, self._arrays)
-                     if variable not in self.variables}
-            self.params = dict(zip(given, zip(self._param_names or given, given.values())))
+            self.params = {name: array for name, array in zip(variables, self._arrays) if name not in self.variables}
+            self.names = dict(zip(self.params, self._param_names or self.params))
         return [array.asnumpy() for array in leaves(results)], symbol, self.arrays(inputs)
 
 

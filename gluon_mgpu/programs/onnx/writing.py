@@ -72,16 +72,16 @@ def to_onnx(net: Any, path: str | os.PathLike, *examples: Any, input_names: Sequ
     # 2. Its graph, in which the sizes that differ between the two depend on the batch
     results, graph = network.evaluate(batches, [batch[first].shape[axes[first]] for batch in batches])
     # 3. The names in the model
-    params, number = {key: (name, array.asnumpy()) for key, (name, array) in network.params.items()}, len(results[0])
+    number = len(results[0])
     inputs = [*(input_names or network.variables)]
     outputs = [*output_names] or ([f'output{i}' for i in range(number)] if number > 1 else ['output'])
-    names = [*inputs, *outputs, *(name for name, _ in params.values())]
+    names = [*inputs, *outputs, *network.names.values()]
     if len(inputs) != len(axes) or len(outputs) != number or len(set(names)) != len(names):
         raise ValueError(f'input_names {inputs}, output_names {outputs}: must be {len(axes)} and {number} names, '
                          'different from each other and from those of the parameters; in a command, set --output-names')
     # 4. The model, which is compared before it is written
-    content = onnx_model(graph, dict(zip(network.variables, inputs)), params, outputs,
-                         (network.variables[first], axes[first])).SerializeToString()
+    content = onnx_model(graph, dict(zip(network.variables, inputs)), network.names, network.params, outputs,
+                         network.variables[first], axes[first]).SerializeToString()
     line = 'not checked because onnxruntime is not installed: pip install onnxruntime'
     if importlib.util.find_spec('onnxruntime'):
         compared = [*map(Example, batches, results)]

@@ -9,8 +9,7 @@ from .building import Converters, call, require
 
 SAME = {**{name.lower(): name for name in ('Relu', 'Sigmoid', 'Tanh', 'Softsign', 'Exp', 'Log', 'Sqrt', 'Abs', 'Erf',
                                            'Ceil', 'Sin', 'Cos', 'Sign', 'Reciprocal', 'Identity')},
-        'softrelu': 'Softplus', 'absolute': 'Abs', 'negative': 'Neg',
-        **dict.fromkeys(('copy', 'dropout', 'blockgrad', 'stopgradient', 'makeloss'), 'Identity')}
+        'softrelu': 'Softplus', 'absolute': 'Abs', 'negative': 'Neg'}
 ARITHMETIC = {'add': 'Add', 'plus': 'Add', 'sub': 'Sub', 'subtract': 'Sub', 'minus': 'Sub', 'mul': 'Mul',
               'multiply': 'Mul', 'div': 'Div', 'truedivide': 'Div', 'power': 'Pow', 'maximum': 'Max', 'minimum': 'Min',
               'mod': 'Mod'}
@@ -43,8 +42,8 @@ def in_floats(converter: Callable) -> Callable:
             return g.Identity(*X)
         dtype = op.dtype if op.dtype.startswith('float') else 'float32'
         arrays = [array._replace(name=g.name(g.cast(array, dtype)), dtype=dtype) for array in X]
-        outputs = {number: array._replace(dtype=dtype) for number, array in op.outputs.items()}
-        return g.cast(call(converter, g, op._replace(inputs=arrays, outputs=outputs)), op.dtype, dtype)
+        changed = op._replace(inputs=arrays, outputs={0: op.output._replace(dtype=dtype)})
+        return g.cast(call(converter, g, changed), op.dtype, dtype)
     return converted
 
 
@@ -76,8 +75,10 @@ def _comparison(operator: str) -> Callable:
     return converter
 
 
-def _where(g, op, condition, *values):
+def _where(g, op, condition, *arrays, scalar=None, x=None, y=None):
     dtype = op.dtype if op.dtype != 'bool' else 'uint8'  # onnxruntime has no Where for bool
+    values = {'wherelscalar': (scalar, *arrays), 'whererscalar': (*arrays, scalar), 'wherescalar2': (x, y)}.get(
+        op.kind, arrays)
     A, B = (numpy.array(X, dtype) if isinstance(X, (int, float)) else g.cast(X, dtype) for X in values)
     mask = g.cast(condition, 'bool')
     if op.node['op'] == 'where' and condition.rank == 1:  # mx.nd selects rows
@@ -110,7 +111,7 @@ FUNCTIONS: Converters = {
     'around': lambda g, X, decimals=0: g.Div(g.Round(g.Mul(X, 10.0 ** decimals)), 10.0 ** decimals),
     'rint': lambda g, X: g.Ceil(g.Sub(X, 0.5)),  # a half becomes the lower number
     'round': lambda g, X: g.Mul(g.Sign(X), _floor(g, g.Add(g.Abs(X), 0.5))),  # a half becomes the larger one
-    **dict.fromkeys(('fix', 'trunc'), lambda g, X: g.Mul(g.Sign(X), _floor(g, g.Abs(X)))),
+    'trunc': lambda g, X: g.Mul(g.Sign(X), _floor(g, g.Abs(X))),
     'floor': _floor,
 }
 EXACT = {kind for kind, operator in SAME.items() if operator in ('Abs', 'Sign', 'Neg', 'Identity')}
@@ -119,12 +120,9 @@ CONVERTERS = {
     'relu': lambda g, X: g.Relu(X) if X.dtype.startswith('float') else g.Max(X, numpy.array(0, X.dtype)),
     'addn': lambda g, *X: functools.reduce(g.Add, X),
     'divsqrtdim': lambda g, X: g.Div(X, X.shape[-1] ** 0.5),
-    'clip': lambda g, X, a_min, a_max: g.Clip(X, *map(numpy.array, numpy.array([a_min, a_max], X.dtype))),
+    'clip': lambda g, X, a_min, a_max: g.Clip(X, *numpy.array([a_min, a_max], X.dtype)),
     'cast': lambda g, op, *X: [g.cast(each, op.dtype) for each in X],
     'where': _where,
-    'wherelscalar': lambda g, op, condition, B, scalar: _where(g, op, condition, scalar, B),
-    'whererscalar': lambda g, op, condition, A, scalar: _where(g, op, condition, A, scalar),
-    'wherescalar2': lambda g, op, condition, x, y: _where(g, op, condition, x, y),
     'logicalnot': lambda g, op, X: g.cast(g.Not(g.cast(X, 'bool')), op.dtype),
     **{name.format(kind): _arithmetic(operator) for kind, operator in ARITHMETIC.items() for name in NAMES},
     **{name.format(kind): _comparison(operator) for kind, operator in COMPARISONS.items() for name in NAMES},

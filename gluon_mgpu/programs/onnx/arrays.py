@@ -29,7 +29,7 @@ def _slice(g, X, begin, end=(), step=()):
 def _crop(g, op, X, *_, offset=(0, 0), center_crop=False):
     require_fixed(X, op.output, axes=[2, 3])
     if center_crop:
-        offset = [(size - new) // 2 for size, new in zip(X.shape[2:], op.output.shape[2:])]
+        offset = numpy.subtract(X.shape[2:], op.output.shape[2:]) // 2
     return g.Slice(X, [*offset], [*numpy.add(offset, op.output.shape[2:])], [2, 3])
 
 

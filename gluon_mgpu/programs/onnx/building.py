@@ -59,7 +59,7 @@ class Builder:
 
     def add(self, operator: str, *inputs: Any, results: int = 0, **settings: Any) -> Any:
         """Append an operator; return the name of its result, or a list of names if `results` is given."""
-        input_names = [self.name(X) for X in inputs]
+        input_names = [*map(self.name, inputs)]
         name = f'{self.place}/{operator}_{len(self.nodes)}'
         names = [f'{name}_{i}' for i in range(results)] or [name]
         self.nodes.append(helper.make_node(operator, input_names, names, name, **settings))

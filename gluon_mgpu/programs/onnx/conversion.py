@@ -19,9 +19,11 @@ OPSET, IR_VERSION = 18, 8
 OTHER_NAMES = {  # of what one converter does
     'batchnorm': 'syncbatchnorm batchnormv1', 'convolution': 'deconvolution convolutionv1', 'softmax': 'logsoftmax',
     'matmul': 'dot batchdot linalggemm2', 'concat': 'concatenate rnnparamconcat', 'cast': 'ampcast ampmulticast',
-    'var': 'std', 'argmax': 'argmin', 'reduce': 'sum mean max min prod norm', 'flip': 'reverse', 'repeat': 'repeats',
+    'var': 'std', 'argmax': 'argmin', 'reduce': 'sum mean max min prod norm', 'flip': 'reverse', 'trunc': 'fix',
     'slicechannel': 'split splitv2 hsplit dsplit', 'reshape': 'flatten expanddims squeeze reshapelike',
-    'broadcastto': 'broadcastlike broadcastaxis', 'fulllike': 'full zeros ones zeroslike oneslike'}
+    'repeat': 'repeats', 'broadcastto': 'broadcastlike broadcastaxis',
+    'fulllike': 'full zeros ones zeroslike oneslike', 'identity': 'copy dropout blockgrad stopgradient makeloss',
+    'where': 'wherelscalar whererscalar wherescalar2'}
 ALIASES = {name: kind for kind, names in OTHER_NAMES.items() for name in names.split()}
 
 CONVERTERS: dict[str, Any] = {

@@ -19,7 +19,7 @@ ALLOWED = {**dict.fromkeys(SORTING, ('negative',)),
            **dict.fromkeys(('roialign', 'gathernd', 'integer division'), ())}
 
 
-def random_like(array: Any, batch_axis: int | None, seed: int = 0) -> Any:
+def random_like(array: Any, batch_axis: int | None, seed: int) -> Any:
     """Return random numbers in the range of an example, for twice as many rows."""
     shape = [size * (1 + (axis == batch_axis)) for axis, size in enumerate(array.shape)]
     return array_like(array, _random(array.asnumpy(), shape, numpy.random.default_rng(seed)))

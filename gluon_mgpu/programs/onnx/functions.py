@@ -7,9 +7,6 @@ import numpy
 from .arithmetic import in_floats
 from .building import as_list, by_name, require, require_fixed
 
-REDUCTIONS = {'sum': 'ReduceSum', 'mean': 'ReduceMean', 'max': 'ReduceMax', 'min': 'ReduceMin', 'prod': 'ReduceProd',
-              'norm': 'ReduceL2'}
-
 
 def _softmax(g, op, X, length=None, axis=-1, temperature=1):
     Y = X if temperature == 1 else g.Div(X, float(temperature))
@@ -41,7 +38,8 @@ def _reduce(g, op, X, axis=None, exclude=False, keepdims=False, ord=2):
     if not axes:
         return g.Identity(X)
     dtype = op.dtype if op.dtype != 'bool' else 'int32'
-    Y = g.cast(g.add(REDUCTIONS[op.kind], g.cast(X, dtype), axes, keepdims=int(keepdims)), op.dtype, dtype)
+    operator = 'ReduceL2' if op.kind == 'norm' else f'Reduce{op.kind.capitalize()}'
+    Y = g.cast(g.add(operator, g.cast(X, dtype), axes, keepdims=int(keepdims)), op.dtype, dtype)
     return Y if len(axes) < X.rank else g.reshape(Y, op.output)  # mx.nd has no arrays without axes
 
 
@@ -94,8 +92,10 @@ def _heads(g, X, heads, parts):
 
 
 def _attention_scores(g, op, X, memory=None, *, heads):
-    queries, keys, *_ = (_heads(g, X, heads, 1) + _heads(g, memory, heads, 2)) if memory else _heads(g, X, heads, 3)
-    size = X.shape[2] // heads // (1 if memory else 3)
+    parts = 1 if memory else 3
+    queries, *others = _heads(g, X, heads, parts)
+    keys, *_ = others or _heads(g, memory, heads, 2)
+    size = X.shape[2] // heads // parts
     return g.reshape(g.MatMul(g.Div(queries, size ** 0.5), g.Transpose(keys, perm=[0, 1, 3, 2])), op.output)
 
 

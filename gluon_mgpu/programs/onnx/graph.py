@@ -88,7 +88,7 @@ def check_shapes(graph: Any, shapes: dict[str, tuple], batch_size: int) -> None:
     known = {name: shapes[name] for name in symbol.list_arguments() if name in shapes}
     found = [math.prod(shape or [0]) for shape in symbol.infer_shape_partial(**known)[1]]
     for op, old, new in zip(reshapes, found[::2], found[1::2]):
-        if old > 0 and new > 0 and old != new:
+        if min(old, new) > 0 and old != new:
             raise ValueError(f'{op.node["name"]} cannot reshape {old} numbers to {new}')
 
 
@@ -97,7 +97,8 @@ def _operators(graph: Any, batch_size: int) -> tuple[list[Operator], list[str]]:
     operators, outputs = operators_of(graph)
     for op in operators:
         if op.node['op'] == '_zeros':  # a recurrent layer's initial state, in which MXNet 1.9 leaves out the batch size
-            op.node['attrs']['shape'] = op.node['attrs']['shape'].replace(' 0,', f' {batch_size},')
+            attrs = op.node['attrs']
+            attrs['shape'] = attrs['shape'].replace(' 0,', f' {batch_size},')
     return operators, outputs
 
 

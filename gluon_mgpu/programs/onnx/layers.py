@@ -19,19 +19,19 @@ def _pooling(g, op, X, kernel=None, pool_type='max', global_pool=False, stride=N
     operator = {'max': 'MaxPool', 'avg': 'AveragePool'}[pool_type]
     if global_pool:
         return g.add(f'Global{operator}', X)
-    none, strides = [0] * len(kernel), stride or [1] * len(kernel)
-    before = after = [*(pad or none)]
+    strides = stride or [1] * len(kernel)
+    before = after = numpy.array(pad or [0] * len(kernel))
     if pooling_convention == 'full':  # the last window may end beyond the padding
         require_fixed(X, axes=range(2, X.rank))
-        ends = [(windows - 1) * by + width for windows, by, width in zip(op.output.shape[2:], strides, kernel)]
-        after = [max(end - first - size, first) for end, first, size in zip(ends, before, X.shape[2:])]
+        ends = numpy.subtract(op.output.shape[2:], 1) * strides + kernel
+        after = numpy.maximum(ends - before - X.shape[2:], before)
     # An average divides by the numbers in a window, with those of the padding if it counts, never with those beyond it
-    counted = before if pool_type == 'avg' and count_include_pad else none
-    if any(counted):
+    counted = before * (pool_type == 'avg' and count_include_pad)
+    if counted.any():
         X = g.Pad(X, [0, 0, *counted, 0, 0, *counted])
-    pads = [int(pad) for pad in numpy.subtract([*before, *after], counted * 2)]
-    require(all(pad < width for pad, width in zip(pads, [*kernel] * 2)), 'a window of padding only')
-    return g.add(operator, X, kernel_shape=kernel, strides=strides, pads=pads)
+    pads = numpy.array([before - counted, after - counted])
+    require((pads < kernel).all(), 'a window of padding only')
+    return g.add(operator, X, kernel_shape=kernel, strides=strides, pads=pads.ravel().tolist())
 
 
 def _adaptiveavgpooling2d(g, X, output_size=1):

@@ -46,7 +46,12 @@ class Network:
         if param_names and len(param_names) != len(given):
             raise ValueError(f'param_names: has {len(param_names)} names for {len(given)} arrays in lists')
         self._params = [*parameters_by_name(self._net).values()] if self._is_block else []
-        _refuse(self._params + given)
+        for dtype in {numpy.dtype(param.dtype).name for param in self._params + given} & {'float16', 'float64'}:
+            raise ValueError(f'the network has parameters in {dtype}: cast them to float32')
+        numbers = sum(max(0, math.prod(param.shape or [0])) for param in self._params + given)
+        if numbers > MAX_NUMBERS:
+            raise ValueError(f'the network has {numbers:,} parameters, more than 2 GiB, the limit of an ONNX file: '
+                             'export parts of it')
         if self._is_block:
             check_initialized(self._net)
         device = self._params[0].list_ctx()[0] if self._params else arrays[-1].ctx
@@ -124,13 +129,3 @@ def batch_axes(batch_axis: int | Sequence[int | None], inputs: Sequence) -> tupl
         raise ValueError(f'batch_axis {batch_axis}: must be an axis of each of {len(inputs)} inputs, or None for some '
                          'of them')
     return axes, first
-
-
-def _refuse(params: list) -> None:
-    """Raise ValueError if parameters are no float32, or too many for a file."""
-    for dtype in {numpy.dtype(param.dtype).name for param in params} & {'float16', 'float64'}:
-        raise ValueError(f'the network has parameters in {dtype}: cast them to float32')
-    numbers = sum(max(0, math.prod(param.shape)) for param in params if param.shape)
-    if numbers > MAX_NUMBERS:
-        raise ValueError(f'the network has {numbers:,} parameters, more than 2 GiB, the limit of an ONNX file: export '
-                         'parts of it')

@@ -83,4 +83,4 @@ def _rounding(inputs: Sequence, words: str) -> float:
         return 1e30 if words == 'shifted' else SPECIAL_TOLERANCE
     arrays = [array.asnumpy().astype('float64') for array in inputs if array.dtype == numpy.float32]
     offsets = [abs(X).max() / X.std() for X in arrays if numpy.isfinite(X).all() and X.std() > 0]
-    return TOLERANCE * max([offset / OFFSET for offset in offsets] + [1])
+    return TOLERANCE * max([OFFSET, *offsets]) / OFFSET

@@ -13,7 +13,7 @@ from ...base.files import open_file, read_file
 from ...base.program import reason
 from ...mxnet_setup.compat import MXNET_MAJOR, gluon, graph_from_json, mx, nd_semantics, np
 from ...networks.graph_operators import operators_of
-from .file_graph import SEED, check_outputs, example, in_float32, output_names, safe, without_label
+from .file_graph import SEED, example, in_float32, output_names, safe, without_label
 from .graph import semantics_of
 
 MAX_SYMBOL = 2**26  # bytes
@@ -49,7 +49,6 @@ def _read_symbol(path: str, float32: bool) -> tuple[Any, bool]:
     try:
         graph = safe(json.loads(read_file(path, MAX_SYMBOL), object_hook=in_float32 if float32 else None))
         graph['nodes'] = [without_label(node) for node in graph['nodes']]
-        check_outputs(graph)
         return graph_from_json(graph), MXNET_MAJOR >= 2 or 'is_np_shape' in graph.get('attrs', {})
     except NotImplementedError as error:
         raise ValueError(f'{path}: {error}') from None

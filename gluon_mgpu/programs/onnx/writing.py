@@ -23,15 +23,6 @@ SORTING_ADVICE = ('MXNet and onnxruntime may sort numbers that are equal but for
                   'network before that, as in docs/export.md')
 
 
-def _check_path(path: str | os.PathLike) -> None:
-    """Raise ValueError if no model can be written to `path`; see `check_writable`. Writes nothing."""
-    if Path(path).suffix != '.onnx' or Path(path).is_dir():
-        raise ValueError(f'{path}: must be a file name that ends in .onnx')
-    if not importlib.util.find_spec('onnx'):
-        raise ValueError(f'{path} cannot be written without onnx: pip install onnx onnxruntime')
-    check_writable(path)
-
-
 def to_onnx(net: Any, path: str | os.PathLike, *examples: Any, input_names: Sequence[str] = (),
             output_names: Sequence[str] = (), param_names: Sequence[str] = (),
             batch_axis: int | Sequence[int | None] = 0, log: Callable[[str], None] = print) -> None:
@@ -59,7 +50,11 @@ def to_onnx(net: Any, path: str | os.PathLike, *examples: Any, input_names: Sequ
     log : callable
         Gets a line with the path and the result of the comparison.
     """
-    _check_path(path)
+    if Path(path).suffix != '.onnx' or Path(path).is_dir():
+        raise ValueError(f'{path}: must be a file name that ends in .onnx')
+    if not importlib.util.find_spec('onnx'):
+        raise ValueError(f'{path} cannot be written without onnx: pip install onnx onnxruntime')
+    check_writable(path)
     from .conversion import onnx_model
     if not examples:
         net, examples, param_names = _of_chapter(net)

@@ -108,7 +108,7 @@ def test_masks(hidden):
     """An example may have infinite or very low numbers, as in the mask of an attention."""
     mask = np.array([[0, 0, hidden], [0, hidden, hidden]])
     line_of(Lambda(lambda F, X, M: F.npx.softmax(X + M, axis=-1)), random(2, 3), mask)
-    assert numpy.isfinite(random_like(mask, 0).asnumpy()).all()
+    assert numpy.isfinite(random_like(mask, 0, 0).asnumpy()).all()
 
 
 @pytest.mark.parametrize('example', [np.zeros((0, 3)), np.full((2, 3), numpy.nan)])
@@ -127,10 +127,10 @@ def test_an_example_whose_only_output_is_near_0():
 def test_random_inputs():
     """They are like the examples, of which integers are only repeated, and differ from each other."""
     for example in (np.array([[2, 9], [4, 4]], dtype='int32'), np.array([[2.0, 9], [4, 4]])):
-        values = random_like(example, 0)
+        values = random_like(example, 0, 0)
         assert values.shape == (4, 2) and values.dtype == example.dtype
         assert {*values.asnumpy().ravel()} <= {2, 4, 9}
-    values = random_like(np.array([[0.5, 0.7]]), 0).asnumpy()
+    values = random_like(np.array([[0.5, 0.7]]), 0, 0).asnumpy()
     assert 0.5 <= values.min() < values.max() <= 0.7 and len({*values.ravel()}) == 4
     net = Lambda(lambda F, A, B: A / ((A - B) * (A - B)).sum(axis=1, keepdims=True))  # NaN, refused, if they are equal
     line_of(net, np.array([[0.2, 0.7]]), np.array([[0.7, 0.2]]))

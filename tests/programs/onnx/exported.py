@@ -142,7 +142,8 @@ def squeeze_and_excitation():
 @network
 def waves():
     return sequential(*(nn.Conv1D(8, 2, dilation=2**i, activation='tanh') for i in range(3)), nn.MaxPool1D(2, 2),
-                      nn.Conv1DTranspose(4, 3, 2), nn.BatchNorm(), nn.GlobalMaxPool1D(), nn.Dense(3)), [random(2, 4, 40)]
+                      nn.Conv1DTranspose(4, 3, 2), nn.BatchNorm(), nn.GlobalMaxPool1D(), nn.Dense(3)), [
+        random(2, 4, 40)]
 
 
 @network

@@ -220,8 +220,8 @@ def test_a_function_that_cannot_be_traced():
         return X if X.sum() > 0 else -X
 
     line = refused(to_onnx, positive, 'a.onnx', random(2, 3))
-    assert re.match(r'the network cannot be traced with inputs \(2, 3\) or \(4, 3\), [^:]*: pass examples of its inputs '
-                    'and their batch_axis; MXNet must be able to hybridize it$', line)
+    assert re.match(r'the network cannot be traced with inputs \(2, 3\) or \(4, 3\), [^:]*: pass examples of its '
+                    'inputs and their batch_axis; MXNet must be able to hybridize it$', line)
 
 
 def test_a_decorated_function():

@@ -95,8 +95,8 @@ def test_a_file_of_save_parameters(net, run):
     """MXNet 2 gives parameters the same names there."""
     net.save_parameters('own.params')
     assert run('net-symbol.json', 'own.params', *IMAGE, status=2) == (
-        'own.params: has 0.weight and other parameters, but none of this network: pass NAME-0000.params of net.export; a '
-        'file of save_parameters must be loaded into the code of the network before net.export')
+        'own.params: has 0.weight and other parameters, but none of this network: pass NAME-0000.params of net.export; '
+        'a file of save_parameters must be loaded into the code of the network before net.export')
 
 
 @mxnet_1
@@ -262,8 +262,8 @@ def test_a_graph_with_impossible_places(nodes, heads, run):
     """MXNet would read beyond its memory."""
     forged(*nodes, heads=heads)
     assert run(*FILES, '--shape', '2,4', status=2) == (
-        'net-symbol.json: the first file must be NAME-symbol.json of net.export, Module or sym.save, and the second one '
-        'NAME-0000.params')
+        'net-symbol.json: the first file must be NAME-symbol.json of net.export, Module or sym.save, and the second '
+        'one NAME-0000.params')
 
 
 def test_the_outputs_that_an_operator_has_are_accepted(run):

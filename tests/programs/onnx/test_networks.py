@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from exported import NETWORKS, ZOO, check, from_zoo, trained
 from operators import mxnet_1
+from semantics import semantics
 from slow import slow
 
 from gluon_mgpu.mxnet_setup.compat import init, mx
@@ -20,7 +21,7 @@ def test_network(name):
 
 @pytest.mark.parametrize('name', [name if name in QUICK else slow(name) for name in ZOO])
 def test_model_zoo(name):
-    with semantics_of(mx.nd.ones(1)):
+    with semantics('nd'):
         net, examples = from_zoo(name)
         check(trained(net, *examples, initializer=init.Xavier()), examples)
 

@@ -14,10 +14,10 @@ import pytest
 from equals_one import sequential
 from exported import Lambda, random, run_model, trained
 from model_files import FILES, changed_graph, save
+from semantics import semantics
 
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, gluon, mx
 from gluon_mgpu.programs.onnx import export
-from gluon_mgpu.programs.onnx.graph import semantics_of
 
 nn = gluon.nn
 mxnet_1 = pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 names parameters differently')
@@ -104,7 +104,7 @@ def test_a_file_of_save_parameters(net, run):
 def test_sym_save_with_parameters_of_other_formats(prefix, run):
     """The names have no prefix arg:, or not the network's prefix."""
     net, X = nn.HybridSequential(prefix=prefix), random(4, 3, 5).as_nd_ndarray()
-    with semantics_of(X):
+    with semantics('nd'):
         with net.name_scope():
             net.add(nn.Dense(4, flatten=False), nn.BatchNorm(axis=-1), gluon.rnn.LSTM(5, 2, layout='NTC'))
         expected = trained(net, X)(X).asnumpy()

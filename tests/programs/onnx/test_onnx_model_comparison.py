@@ -83,7 +83,7 @@ def test_mistakes_outside_the_range_of_the_example(code, kind, wrong, values, mo
 @pytest.mark.parametrize('code, values', [
     ('F.np.where(X > 0, X, -X)', 'zeros, ones, negative, large, shifted'),
     ('F.npx.topk(X, ret_typ="value")', 'negative'),
-    ('F.npx.relu(F.np.log(X))', 'zeros, ones, negative, large, shifted'),
+    ("F.npx.activation(F.np.log(X), act_type='relu')", 'zeros, ones, negative, large, shifted'),
     ("F.npx.softmax(X, (X * 0).astype('int32')[:, 0] + 2, use_length=True)", 'zeros, ones'),
     ('F.np.maximum(F.np.sqrt(X), 0.1) + F.np.exp(X) / F.np.exp(X)', 'zeros, ones, negative, large, shifted')])
 def test_the_line_says_what_was_compared(code, values, capsys):

@@ -51,7 +51,7 @@ def onnx_model(graph: Graph, inputs: dict[str, str], params: dict[str, str], val
         return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(numpy.dtype(array.dtype)), sizes)
 
     model = helper.make_model(helper.make_graph(
-        nodes, 'network', [*map(info, *zip(*inputs.items()))], [*map(info, graph.outputs, outputs)],
+        nodes, 'network', [*map(info, inputs, inputs.values())], [*map(info, graph.outputs, outputs)],
         [numpy_helper.from_array(values[key].asnumpy(), name) for key, name in params.items() if name in read]),
         producer_name='gluon_mgpu', producer_version=versions()['gluon_mgpu'],
         opset_imports=[helper.make_opsetid('', OPSET)], ir_version=IR_VERSION)

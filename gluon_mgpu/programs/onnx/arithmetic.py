@@ -9,25 +9,25 @@ from .building import Converters, call, require
 
 SAME = {**{name.lower(): name for name in ('Relu', 'Sigmoid', 'Tanh', 'Softsign', 'Exp', 'Log', 'Sqrt', 'Abs', 'Erf',
                                            'Ceil', 'Sin', 'Cos', 'Sign', 'Reciprocal', 'Identity')},
-        'softrelu': 'Softplus', 'absolute': 'Abs', 'negative': 'Neg',
-        **dict.fromkeys(('copy', 'dropout', 'blockgrad', 'stopgradient', 'makeloss'), 'Identity')}
+        'softrelu': 'Softplus', 'absolute': 'Abs', 'negative': 'Neg'}
 ARITHMETIC = {'add': 'Add', 'plus': 'Add', 'sub': 'Sub', 'subtract': 'Sub', 'minus': 'Sub', 'mul': 'Mul',
               'multiply': 'Mul', 'div': 'Div', 'truedivide': 'Div', 'power': 'Pow', 'maximum': 'Max', 'minimum': 'Min',
               'mod': 'Mod'}
 COMPARISONS = {'equal': 'Equal', 'notequal': 'NotEqual', 'greater': 'Greater', 'greaterequal': 'GreaterOrEqual',
                'lesser': 'Less', 'less': 'Less', 'lesserequal': 'LessOrEqual', 'lessequal': 'LessOrEqual',
                'logicaland': 'And', 'logicalor': 'Or', 'logicalxor': 'Xor'}
-NAMES = '{}', 'broadcast{}', 'elemwise{}', '{}scalar'  # of one kind of arithmetic or comparison
+NAMES = '{}', 'broadcast{}', 'elemwise{}', '{}scalar', 'r{}scalar'  # of one kind of arithmetic or comparison
 
 
-def _operands(g, dtype, A, B, scalar):
-    return [g.cast(A, dtype), g.cast(B, dtype) if B else numpy.array(scalar, dtype)]
+def _operands(g, op, dtype, A, B, scalar):
+    operands = [g.cast(A, dtype), g.cast(B, dtype) if B else numpy.array(scalar, dtype)]
+    return operands[::-1] if op.kind.startswith('r') else operands
 
 
-def _arithmetic(operator: str, swapped: bool = False) -> Callable:
+def _arithmetic(operator: str) -> Callable:
     def converter(g, op, A, B=None, scalar=None):
         dtype = {'uint8': 'int32', 'int8': 'int32'}.get(op.dtype, op.dtype)  # onnxruntime 1.15 has few
-        operands = _operands(g, dtype, A, B, scalar)[::-1 if swapped else 1]
+        operands = _operands(g, op, dtype, A, B, scalar)
         if dtype == 'bool':
             return g.add({'Add': 'Or', 'Mul': 'And'}[operator], *operands)
         Y = _mod(g, dtype, *operands) if operator == 'Mod' else g.add(operator, *operands)
@@ -42,8 +42,8 @@ def in_floats(converter: Callable) -> Callable:
             return g.Identity(*X)
         dtype = op.dtype if op.dtype.startswith('float') else 'float32'
         arrays = [array._replace(name=g.name(g.cast(array, dtype)), dtype=dtype) for array in X]
-        outputs = {number: array._replace(dtype=dtype) for number, array in op.outputs.items()}
-        return g.cast(call(converter, g, op._replace(outputs=outputs), arrays), op.dtype, dtype)
+        changed = op._replace(inputs=arrays, outputs={0: op.output._replace(dtype=dtype)})
+        return g.cast(call(converter, g, changed), op.dtype, dtype)
     return converted
 
 
@@ -54,13 +54,11 @@ def _floor(g, X):
 
 def _mod(g, dtype, A, B):
     """Return the remainder with the sign of B, 0 if B is 0."""
-    is_zero = g.Equal(B, numpy.array(0, dtype))
-    if dtype.startswith('float'):
-        Y = g.Mod(A, B, fmod=1)  # has the sign of A
-        Y = g.Where(g.Less(g.Mul(g.Sign(Y), g.Sign(B)), numpy.array(0, dtype)), g.Add(Y, B), Y)
-    else:
-        Y = g.Mod(A, g.Where(is_zero, numpy.array(1, dtype), B))
-    return g.Where(is_zero, numpy.array(0, dtype), Y)
+    zero, one = numpy.array([0, 1], dtype)
+    is_zero = g.Equal(B, zero)
+    Y = g.Mod(A, g.Where(is_zero, one, B), fmod=1)  # has the sign of A
+    Y = g.Where(g.Less(g.Mul(g.Sign(Y), g.Sign(B)), zero), g.Add(Y, B), Y)
+    return g.Where(is_zero, zero, Y)
 
 
 def _comparison(operator: str) -> Callable:
@@ -71,14 +69,16 @@ def _comparison(operator: str) -> Callable:
         else:
             dtype = 'float64' if 'float64' in dtypes else max(dtypes) if dtypes <= {'int32', 'int64'} else 'float32'
             require(B or A.dtype.startswith('float') or float(scalar).is_integer(), f'integers and {scalar}')
-        operands = _operands(g, dtype, A, B, scalar)
+        operands = _operands(g, op, dtype, A, B, scalar)
         result = g.Not(g.Equal(*operands)) if operator == 'NotEqual' else g.add(operator, *operands)
         return g.cast(result, op.dtype)
     return converter
 
 
-def _where(g, op, condition, *values):
+def _where(g, op, condition, *arrays, scalar=None, x=None, y=None):
     dtype = op.dtype if op.dtype != 'bool' else 'uint8'  # onnxruntime has no Where for bool
+    values = {'wherelscalar': (scalar, *arrays), 'whererscalar': (*arrays, scalar), 'wherescalar2': (x, y)}.get(
+        op.kind, arrays)
     A, B = (numpy.array(X, dtype) if isinstance(X, (int, float)) else g.cast(X, dtype) for X in values)
     mask = g.cast(condition, 'bool')
     if op.node['op'] == 'where' and condition.rank == 1:  # mx.nd selects rows
@@ -111,23 +111,19 @@ FUNCTIONS: Converters = {
     'around': lambda g, X, decimals=0: g.Div(g.Round(g.Mul(X, 10.0 ** decimals)), 10.0 ** decimals),
     'rint': lambda g, X: g.Ceil(g.Sub(X, 0.5)),  # a half becomes the lower number
     'round': lambda g, X: g.Mul(g.Sign(X), _floor(g, g.Add(g.Abs(X), 0.5))),  # a half becomes the larger one
-    **dict.fromkeys(('fix', 'trunc'), lambda g, X: g.Mul(g.Sign(X), _floor(g, g.Abs(X)))),
+    'trunc': lambda g, X: g.Mul(g.Sign(X), _floor(g, g.Abs(X))),
     'floor': _floor,
 }
 EXACT = {kind for kind, operator in SAME.items() if operator in ('Abs', 'Sign', 'Neg', 'Identity')}
-CONVERTERS: Converters = {
+CONVERTERS = {
     **{kind: function if kind in EXACT else in_floats(function) for kind, function in FUNCTIONS.items()},
     'relu': lambda g, X: g.Relu(X) if X.dtype.startswith('float') else g.Max(X, numpy.array(0, X.dtype)),
     'addn': lambda g, *X: functools.reduce(g.Add, X),
     'divsqrtdim': lambda g, X: g.Div(X, X.shape[-1] ** 0.5),
-    'clip': lambda g, X, a_min, a_max: g.Clip(X, *map(numpy.array, numpy.array([a_min, a_max], X.dtype))),
+    'clip': lambda g, X, a_min, a_max: g.Clip(X, *numpy.array([a_min, a_max], X.dtype)),
     'cast': lambda g, op, *X: [g.cast(each, op.dtype) for each in X],
     'where': _where,
-    'wherelscalar': lambda g, op, condition, B, scalar: _where(g, op, condition, scalar, B),
-    'whererscalar': lambda g, op, condition, A, scalar: _where(g, op, condition, A, scalar),
-    'wherescalar2': lambda g, op, condition, x, y: _where(g, op, condition, x, y),
     'logicalnot': lambda g, op, X: g.cast(g.Not(g.cast(X, 'bool')), op.dtype),
     **{name.format(kind): _arithmetic(operator) for kind, operator in ARITHMETIC.items() for name in NAMES},
-    **{f'r{kind}scalar': _arithmetic(operator, swapped=True) for kind, operator in ARITHMETIC.items()},
     **{name.format(kind): _comparison(operator) for kind, operator in COMPARISONS.items() for name in NAMES},
 }

@@ -3,7 +3,7 @@ from itertools import zip_longest
 
 import numpy
 
-from .building import END, Converters, as_list, by_name, require, require_fixed
+from .building import END, as_list, by_name, require, require_fixed
 
 
 def _slicechannel(g, op, X, axis=1, num_outputs=0, sections=0, indices=(), squeeze_axis=False):
@@ -29,7 +29,7 @@ def _slice(g, X, begin, end=(), step=()):
 def _crop(g, op, X, *_, offset=(0, 0), center_crop=False):
     require_fixed(X, op.output, axes=[2, 3])
     if center_crop:
-        offset = [(size - new) // 2 for size, new in zip(X.shape[2:], op.output.shape[2:])]
+        offset = numpy.subtract(X.shape[2:], op.output.shape[2:]) // 2
     return g.Slice(X, [*offset], [*numpy.add(offset, op.output.shape[2:])], [2, 3])
 
 
@@ -89,7 +89,7 @@ def _roll(g, X, shift, axis=None):
     return Y
 
 
-CONVERTERS: Converters = {
+CONVERTERS = {
     **by_name(_slicechannel, _slice, _crop, _flip, _pick, _sequencereverse, _tile, _repeat, _pad, _concat, _roll),
     'embedding': lambda g, X, W: g.Gather(W, g.indices(X, W, 0)),
     'take': lambda g, X, places, axis=0, mode='clip': g.Gather(X, g.indices(places, X, axis, mode), axis=axis),

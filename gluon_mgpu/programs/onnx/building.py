@@ -1,7 +1,7 @@
 """An ONNX graph under construction, and what converters share. Needs onnx."""
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy
@@ -36,11 +36,11 @@ def as_list(setting: Any) -> list:
     return [*setting] if type(setting) in (list, tuple) else [setting]
 
 
-def call(converter: Callable, g: Any, op: Operator, inputs: Sequence) -> Any:
+def call(converter: Callable, g: Any, op: Operator) -> Any:
     """Call a converter with what it names of the operator and its settings."""
     names = inspect.signature(converter).parameters
     first = [g, op] if 'op' in names else [g]
-    return converter(*first, *inputs, **{name: value for name, value in op.settings.items() if name in names})
+    return converter(*first, *op.inputs, **{name: value for name, value in op.settings.items() if name in names})
 
 
 class Builder:
@@ -59,7 +59,7 @@ class Builder:
 
     def add(self, operator: str, *inputs: Any, results: int = 0, **settings: Any) -> Any:
         """Append an operator; return the name of its result, or a list of names if `results` is given."""
-        input_names = [self.name(X) for X in inputs]
+        input_names = [*map(self.name, inputs)]
         name = f'{self.place}/{operator}_{len(self.nodes)}'
         names = [f'{name}_{i}' for i in range(results)] or [name]
         self.nodes.append(helper.make_node(operator, input_names, names, name, **settings))
@@ -91,12 +91,11 @@ class Builder:
         if array.shape == array.other:
             return [*array.shape]
         rows, other_rows = (shape[self._batch_axis] for shape in (self._first.shape, self._first.other))
-        sizes = [*zip(array.shape, array.other)]
-        require(all(size == other or size * other_rows == other * rows for size, other in sizes),
-                'a size is not proportional to the batch')
-        batch = self.Shape(self._first, start=self._batch_axis, end=self._batch_axis + 1)
-        return self.Concat(*([size] if size == other else self.Div(self.Mul(batch, [size]), [rows])
-                             for size, other in sizes), axis=0)
+        sizes, others = numpy.array([array.shape, array.other])
+        is_fixed = sizes == others
+        require((is_fixed | (sizes * other_rows == others * rows)).all(), 'a size is not proportional to the batch')
+        batch = self.Gather(self.Shape(self._first), self._batch_axis)
+        return self.Where(is_fixed, sizes, self.Div(self.Mul(batch, sizes), rows))
 
     def swap(self, X: Any, rank: int, first: int, second: int) -> Any:
         """Swap two axes, of which both may be the same."""

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -72,7 +71,7 @@ def _export_files(args: argparse.Namespace) -> None:
     if not args.params or args.params.endswith('.onnx'):
         raise ValueError(f'{args.run}: give both files, NAME-symbol.json and NAME-0000.params, and --shape; name the '
                          'model with --out')
-    name = os.path.basename(args.run).removesuffix('.json').removesuffix('-symbol')
+    name = Path(args.run).name.removesuffix('.json').removesuffix('-symbol')
     net, inputs, outputs, line = load_files(args.run, args.params, args.shape, args.float32)
     print_text(line)
     to_onnx(net, args.out or Path(args.run).with_name(f'{name}.onnx'), *inputs.values(), input_names=[*inputs],

@@ -26,11 +26,9 @@ def safe(graph: dict) -> dict:
     """
     nodes = graph['nodes']
     for node in nodes:
-        if not isinstance(node['op'], str) or not isinstance(node['name'], str):
-            raise TypeError
-        if UNSAFE.match(node['op']) or 'subgraphs' in node:
-            raise NotImplementedError(f"{node['op']} {node['name']} cannot be exported: cut the file before it, as in "
-                                      'docs/export.md')
+        label = node['op'] + ' ' + node['name']  # TypeError unless both are text
+        if UNSAFE.match(label) or 'subgraphs' in node:
+            raise NotImplementedError(f'{label} cannot be exported: cut the file before it, as in docs/export.md')
     # Each operator comes after its inputs, so that there are no cycles
     sources = [(source, number) for number, node in enumerate(nodes)
                for source in [*node['inputs'], *([other, 0] for other in node.get('control_deps', ()))]]
@@ -39,22 +37,16 @@ def safe(graph: dict) -> dict:
         raise ValueError('its operators have impossible inputs')
     variables = [number for number, node in enumerate(nodes) if node['op'] == 'null']
     attrs = {name: value for name, value in graph.get('attrs', {}).items() if name in ('mxnet_version', 'is_np_shape')}
-    return {'nodes': nodes, 'arg_nodes': variables, 'heads': graph['heads'], **({'attrs': attrs} if attrs else {})}
-
-
-def check_outputs(graph: dict) -> None:
-    """Raise ValueError if an output is used that an operator does not have; MXNet would read beyond its memory."""
-    used = [source for node in graph['nodes'] for source in node['inputs']] + graph['heads']
-    if not any(number for _, number, *_ in used):
-        return
-    # The same graph with first outputs only, and numbers as names
-    nodes = [{**node, 'name': str(number), 'inputs': [[other, 0, 0] for other, *_ in node['inputs']]}
-             for number, node in enumerate(graph['nodes'])]
-    symbol = graph_from_json({**graph, 'nodes': nodes, 'heads': [[number, 0, 0] for number in range(len(nodes))]})
-    variables = {*symbol.list_inputs()}
-    outputs = Counter(name.partition('_')[0] for name in symbol.get_internals().list_outputs() if name not in variables)
-    if any(output >= max(1, outputs[str(number)]) for number, output, *_ in used):
+    found = {'nodes': nodes, 'arg_nodes': variables, 'heads': graph['heads'], 'attrs': attrs}
+    # MXNet would read beyond its memory if an operator has fewer outputs. The same graph with first outputs only, and
+    # numbers as names, shows how many it has
+    numbered = [{**node, 'name': str(number), 'inputs': [[other, 0, 0] for other, *_ in node['inputs']]}
+                for number, node in enumerate(nodes)]
+    symbol = graph_from_json({**found, 'nodes': numbered, 'heads': [[number, 0, 0] for number in range(len(nodes))]})
+    outputs = Counter(name.partition('_')[0] for name in symbol.get_internals().list_outputs())
+    if any(output >= outputs[str(number)] for (number, output, *_), _ in sources):
         raise ValueError('an operator has fewer outputs')
+    return found
 
 
 def without_label(node: dict) -> dict:
@@ -66,12 +58,11 @@ def without_label(node: dict) -> dict:
     return {'op': operator, 'name': node['name'], 'inputs': node['inputs'][:1]} if operator else node
 
 
-def in_float32(node: dict) -> dict:
-    """Return an operator or variable with float32 in place of float16, bfloat16 and float64."""
-    new = {**{('dtype', name): 'float32' for name in ('float16', 'bfloat16', 'float64')},
-           **{('__dtype__', number): '0' for number in ('1', '2', '12')}}
-    return {**node, **{place: {name: new.get((name, value), value) for name, value in node[place].items()}
-                       for place in ('param', 'attr', 'attrs') if place in node}}
+def in_float32(settings: dict) -> dict:
+    """Return the settings of an operator or variable with float32 in place of float16, bfloat16 and float64."""
+    new = {'float16': 'float32', 'bfloat16': 'float32', 'float64': 'float32', '1': '0', '2': '0', '12': '0'}
+    return {name: new.get(value, value) if name in ('dtype', '__dtype__') else value
+            for name, value in settings.items()}
 
 
 def example(operators: list[Operator], params: dict[str, Any], name: str, shape: tuple, dtype: str,

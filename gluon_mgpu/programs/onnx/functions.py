@@ -5,10 +5,7 @@ import math
 import numpy
 
 from .arithmetic import in_floats
-from .building import Converters, as_list, by_name, require, require_fixed
-
-REDUCTIONS = {'sum': 'ReduceSum', 'mean': 'ReduceMean', 'max': 'ReduceMax', 'min': 'ReduceMin', 'prod': 'ReduceProd',
-              'norm': 'ReduceL2'}
+from .building import as_list, by_name, require, require_fixed
 
 
 def _softmax(g, op, X, length=None, axis=-1, temperature=1):
@@ -41,9 +38,9 @@ def _reduce(g, op, X, axis=None, exclude=False, keepdims=False, ord=2):
     if not axes:
         return g.Identity(X)
     dtype = op.dtype if op.dtype != 'bool' else 'int32'
-    Y = g.cast(g.add(REDUCTIONS[op.kind], g.cast(X, dtype), axes, keepdims=int(keepdims)), op.dtype, dtype)
-    is_number = axes == [*every] and op.output.shape == (1,)  # mx.nd has no arrays without axes
-    return g.Reshape(Y, [1]) if is_number else Y
+    operator = 'ReduceL2' if op.kind == 'norm' else f'Reduce{op.kind.capitalize()}'
+    Y = g.cast(g.add(operator, g.cast(X, dtype), axes, keepdims=int(keepdims)), op.dtype, dtype)
+    return Y if len(axes) < X.rank else g.reshape(Y, op.output)  # mx.nd has no arrays without axes
 
 
 def _var(g, op, X, axis=None, ddof=0, keepdims=False):
@@ -82,9 +79,10 @@ def _topk(g, op, X, k=1, axis=-1, ret_typ='indices', is_ascend=False):
     return {'value': values, 'indices': places, 'both': [values, places]}[ret_typ]
 
 
-def _matmul(g, op, A, B, transpose_a=False, transpose_b=False):
+def _matmul(g, op, A, B, transpose_a=False, transpose_b=False, alpha=1):
     require(op.kind != 'dot' or B.rank <= 2, 'more than two dimensions')
-    return g.MatMul(g.swap(A, A.rank, -2, -1) if transpose_a else A, g.swap(B, B.rank, -2, -1) if transpose_b else B)
+    Y = g.MatMul(g.swap(A, A.rank, -2, -1) if transpose_a else A, g.swap(B, B.rank, -2, -1) if transpose_b else B)
+    return Y if alpha == 1 else g.Mul(Y, float(alpha))
 
 
 def _heads(g, X, heads, parts):
@@ -94,8 +92,10 @@ def _heads(g, X, heads, parts):
 
 
 def _attention_scores(g, op, X, memory=None, *, heads):
-    queries, keys, *_ = (_heads(g, X, heads, 1) + _heads(g, memory, heads, 2)) if memory else _heads(g, X, heads, 3)
-    size = X.shape[2] // heads // (1 if memory else 3)
+    parts = 1 if memory else 3
+    queries, *others = _heads(g, X, heads, parts)
+    keys, *_ = others or _heads(g, memory, heads, 2)
+    size = X.shape[2] // heads // parts
     return g.reshape(g.MatMul(g.Div(queries, size ** 0.5), g.Transpose(keys, perm=[0, 1, 3, 2])), op.output)
 
 
@@ -106,13 +106,11 @@ def _attention_values(g, op, X, weights, heads, parts):
     return g.reshape(g.Transpose(Y, perm=[2, 0, 1, 3]), op.output)
 
 
-CONVERTERS: Converters = {
+CONVERTERS = {
     **by_name(_softmax, _softmaxoutput, _sequencemask, _reduce, _argmax, _topk, _matmul, _einsum),
     'softmaxactivation': lambda g, X, mode='instance': g.Softmax(X, axis=1 if mode == 'channel' else -1),
     'sort': functools.partial(_topk, k=0, is_ascend=True, ret_typ='value'),
     'argsort': functools.partial(_topk, k=0, is_ascend=True),
-    'linalggemm2': lambda g, op, A, B, alpha=1, transpose_a=False, transpose_b=False: g.Mul(
-        _matmul(g, op, A, B, transpose_a, transpose_b), float(alpha)),
     'var': in_floats(_var),
     'cumsum': lambda g, op, X, axis=None: g.CumSum(
         g.cast(g.Reshape(X, [-1]) if axis is None else X, op.dtype), numpy.array(axis or 0)),

@@ -28,22 +28,15 @@ class Array(NamedTuple):
 
 
 class Graph(NamedTuple):
-    """A network: its inputs and parameters by name, its operators, of arrays, in order of running, and its outputs."""
+    """A network: its arrays by name, its operators in order of running, and the names of its outputs."""
 
-    variables: dict[str, Array]
+    arrays: dict[str, Array]
     operators: list[Operator]
-    outputs: list[Array]
+    outputs: list[str]
 
-    @property
-    def by_name(self) -> list[Operator]:
-        """The operators with names of arrays."""
-        return [Operator(op.node, [array.name for array in op.inputs],
-                         {number: array.name for number, array in op.outputs.items()}) for op in self.operators]
-
-    def compute(self, arrays: Sequence[Array], known: dict[str, Any]) -> list:
-        """Return arrays in the network as MXNet computes them from those of the variables, by name."""
-        found = _compute(self.by_name, known)
-        return [found[array.name] for array in arrays]
+    def has_nan(self, known: dict[str, Any]) -> bool:
+        """Return whether MXNet computes NaN on the way from the arrays of the variables, by name."""
+        return any(numpy.isnan(array.asnumpy()).any() for array in _compute(self.operators, known).values())
 
 
 def semantics_of(array: Any) -> contextlib.AbstractContextManager:
@@ -74,17 +67,13 @@ def describe(graphs: Sequence[Any], arrays: Sequence[dict[str, Any]], batch_size
     first, second = map(_compute, (operators, others), arrays)
     free = {name for op in operators if not op.inputs or op.kind in ('arangelike', 'multiboxprior')
             for name in op.outputs.values()}  # such as arange; random numbers differ
-
-    def described(name: str) -> Array:
-        one, other = first[name], second[name]
-        value = one.asnumpy() if name in free and one.shape == other.shape else None
-        is_equal = value is not None and numpy.array_equal(value, other.asnumpy())
-        return Array(name, one.shape, other.shape, numpy.dtype(one.dtype).name, value if is_equal else None)
-
-    found = {name: described(name) for name in first}
-    return Graph({name: found[name] for name in arrays[0]}, [Operator(op.node, [found[name] for name in op.inputs],
-                                      {number: found[name] for number, name in sorted(op.outputs.items())})
-                             for op in operators], [found[name] for name in outputs])
+    found = {}
+    for name, one in first.items():
+        other = second[name]
+        is_constant = name in free and numpy.array_equal(one.asnumpy(), other.asnumpy())
+        found[name] = Array(name, one.shape, other.shape, numpy.dtype(one.dtype).name,
+                            one.asnumpy() if is_constant else None)
+    return Graph(found, operators, outputs)
 
 
 def check_shapes(graph: Any, shapes: dict[str, tuple], batch_size: int) -> None:
@@ -99,7 +88,7 @@ def check_shapes(graph: Any, shapes: dict[str, tuple], batch_size: int) -> None:
     known = {name: shapes[name] for name in symbol.list_arguments() if name in shapes}
     found = [math.prod(shape or [0]) for shape in symbol.infer_shape_partial(**known)[1]]
     for op, old, new in zip(reshapes, found[::2], found[1::2]):
-        if old > 0 and new > 0 and old != new:
+        if min(old, new) > 0 and old != new:
             raise ValueError(f'{op.node["name"]} cannot reshape {old} numbers to {new}')
 
 
@@ -108,7 +97,8 @@ def _operators(graph: Any, batch_size: int) -> tuple[list[Operator], list[str]]:
     operators, outputs = operators_of(graph)
     for op in operators:
         if op.node['op'] == '_zeros':  # a recurrent layer's initial state, in which MXNet 1.9 leaves out the batch size
-            op.node['attrs']['shape'] = op.node['attrs']['shape'].replace(' 0,', f' {batch_size},')
+            attrs = op.node['attrs']
+            attrs['shape'] = attrs['shape'].replace(' 0,', f' {batch_size},')
     return operators, outputs
 
 

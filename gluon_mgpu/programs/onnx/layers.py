@@ -1,9 +1,7 @@
 """Converters of layers: convolution, pooling, normalization, resizing and recurrent layers."""
-from typing import Any
-
 import numpy
 
-from .building import Converters, as_list, by_name, require, require_fixed
+from .building import as_list, by_name, require, require_fixed
 
 GATES = {'lstm': [0, 3, 1, 2], 'gru': [1, 0, 2]}  # MXNet's gates in ONNX's order
 
@@ -21,19 +19,19 @@ def _pooling(g, op, X, kernel=None, pool_type='max', global_pool=False, stride=N
     operator = {'max': 'MaxPool', 'avg': 'AveragePool'}[pool_type]
     if global_pool:
         return g.add(f'Global{operator}', X)
-    none, strides = [0] * len(kernel), stride or [1] * len(kernel)
-    before = after = [*(pad or none)]
+    strides = stride or [1] * len(kernel)
+    before = after = numpy.array(pad or [0] * len(kernel))
     if pooling_convention == 'full':  # the last window may end beyond the padding
         require_fixed(X, axes=range(2, X.rank))
-        ends = [(windows - 1) * by + width for windows, by, width in zip(op.output.shape[2:], strides, kernel)]
-        after = [max(end - first - size, first) for end, first, size in zip(ends, before, X.shape[2:])]
+        ends = numpy.subtract(op.output.shape[2:], 1) * strides + kernel
+        after = numpy.maximum(ends - before - X.shape[2:], before)
     # An average divides by the numbers in a window, with those of the padding if it counts, never with those beyond it
-    counted = before if pool_type == 'avg' and count_include_pad else none
-    if any(counted):
+    counted = before * (pool_type == 'avg' and count_include_pad)
+    if counted.any():
         X = g.Pad(X, [0, 0, *counted, 0, 0, *counted])
-    pads = [int(pad) for pad in numpy.subtract([*before, *after], counted * 2)]
-    require(all(pad < width for pad, width in zip(pads, [*kernel] * 2)), 'a window of padding only')
-    return g.add(operator, X, kernel_shape=kernel, strides=strides, pads=pads)
+    pads = numpy.array([before - counted, after - counted])
+    require((pads < kernel).all(), 'a window of padding only')
+    return g.add(operator, X, kernel_shape=kernel, strides=strides, pads=pads.ravel().tolist())
 
 
 def _adaptiveavgpooling2d(g, X, output_size=1):
@@ -111,9 +109,7 @@ def _rnn(g, X, params, *states, mode, state_size, num_layers, bidirectional=Fals
     require(projection_size is None and lstm_state_clip_min is None, 'projection or clipping')
     require(not use_sequence_length, 'use_sequence_length, which MXNet ignores on CPUs')
     gates, directions, num_states, offset = GATES.get(mode, [0]), 1 + bool(bidirectional), 1 + (mode == 'lstm'), 0
-    settings: dict[str, Any] = {'linear_before_reset': 1} if mode == 'gru' else {}
-    if mode.startswith('rnn'):
-        settings['activations'] = [mode[4:].capitalize()] * directions
+    activations = [mode[4:].capitalize()] * directions if mode.startswith('rnn') else None
 
     def take(columns: int) -> str:
         """Return the next weight or bias, (1, gates * state_size, columns)."""
@@ -131,13 +127,14 @@ def _rnn(g, X, params, *states, mode, state_size, num_layers, bidirectional=Fals
         B = g.Reshape(g.Concat(*sum(vectors, ()), axis=1), [directions, -1])
         first = [g.Slice(state, [i * directions], [(i + 1) * directions]) for state in states[:num_states]]
         Y, *last = g.add(mode[:4].rstrip('_').upper(), X, W, R, B, '', *first, results=1 + num_states,
-                         hidden_size=state_size, direction=['forward', 'bidirectional'][directions - 1], **settings)
+                         hidden_size=state_size, direction=['forward', 'bidirectional'][directions - 1],
+                         activations=activations, linear_before_reset=1 if mode == 'gru' else None)
         X = g.Reshape(g.swap(Y, 4, 1, 2), [0, 0, -1])  # (T, directions, n, h) -> (T, n, directions * h)
         results.append(last)
     return [X, *(g.Concat(*each, axis=0) for each in zip(*results))]
 
 
-CONVERTERS: Converters = {
+CONVERTERS = {
     **by_name(_convolution, _pooling, _adaptiveavgpooling2d, _fullyconnected, _batchnorm, _layernorm, _groupnorm,
               _l2normalization, _upsampling, _bilinearresize2d, _rnn),
     'instancenorm': lambda g, *X, eps=1e-3: g.InstanceNormalization(*X, epsilon=eps),

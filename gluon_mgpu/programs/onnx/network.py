@@ -29,9 +29,10 @@ class Network:
     `net` and `examples`, its arguments, are as for `to_onnx`: lists in the arguments of a function are parameters.
     """
 
-    def __init__(self, net: Any, examples: Sequence, param_names: Sequence[str] = ()):
+    def __init__(self, net: Any, examples: Sequence, param_names: Sequence[str]):
         self._net: Any = net.function if isinstance(net, hybridized) else in_float32(plain(net))
-        self._is_block, self.is_graph = (isinstance(self._net, kind) for kind in (gluon.HybridBlock, gluon.SymbolBlock))
+        self._is_block = isinstance(self._net, gluon.HybridBlock)
+        self.is_graph = isinstance(self._net, gluon.SymbolBlock)
         if not self._is_block and not isinstance(self._net, types.FunctionType):
             raise ValueError(f'{type(net).__name__} cannot be traced: must be a gluon.HybridBlock or a function')
         # All arrays of the arguments, on one device. Those in lists are parameters, if this is a function
@@ -45,7 +46,12 @@ class Network:
         if param_names and len(param_names) != len(given):
             raise ValueError(f'param_names: has {len(param_names)} names for {len(given)} arrays in lists')
         self._params = [*parameters_by_name(self._net).values()] if self._is_block else []
-        _refuse(self._params + given)
+        for dtype in {numpy.dtype(param.dtype).name for param in self._params + given} & {'float16', 'float64'}:
+            raise ValueError(f'the network has parameters in {dtype}: cast them to float32')
+        numbers = sum(max(0, math.prod(param.shape or [0])) for param in self._params + given)
+        if numbers > MAX_NUMBERS:
+            raise ValueError(f'the network has {numbers:,} parameters, more than 2 GiB, the limit of an ONNX file: '
+                             'export parts of it')
         if self._is_block:
             check_initialized(self._net)
         device = self._params[0].list_ctx()[0] if self._params else arrays[-1].ctx
@@ -54,7 +60,10 @@ class Network:
         self._examples, self._param_names = list(examples), param_names
 
     def evaluate(self, batches: list[list], batch_sizes: list[int]) -> tuple[Sequence[list[numpy.ndarray]], Graph]:
-        """Return the results for two lists of inputs of these batch sizes, and the graph; set `variables`, `params`."""
+        """Return the results for two lists of inputs of these batch sizes, and the graph.
+
+        Sets `variables`, of the inputs, `params`, by variables, and their `names` in the model.
+        """
         try:
             with semantics_of(batches[0][0]), autograd.pause():
                 results, graphs, arrays = zip(*map(self._run, batches, batch_sizes))
@@ -75,9 +84,9 @@ class Network:
             return [array.asnumpy() for array in leaves(self._net(*self._nested(inputs)))]
         return None
 
-    def arrays(self, inputs: list) -> dict[str, Any]:
+    def arrays(self, inputs: Sequence) -> dict[str, Any]:
         """Return the arrays of the variables of the graph by name, with some inputs."""
-        return {**dict(zip(self.variables, inputs)), **{name: array for name, (_, array) in self.params.items()}}
+        return {**dict(zip(self.variables, inputs)), **self.params}
 
     def _nested(self, inputs: list) -> list:
         """Return the arguments of the network, with some inputs."""
@@ -101,12 +110,13 @@ class Network:
             # The names of parameters_by_name would lack what those of a SymbolBlock have in common. A layer that is
             # not used may have no parameters yet
             used = {*symbol.list_inputs()}
-            self.params = {param.var().name: (param.var().name if self.is_graph else name, param.list_data()[0])
-                           for name, param in parameters_by_name(self._net).items() if param.var().name in used}
+            named = {param.var().name: (name, param) for name, param in parameters_by_name(self._net).items()
+                     if param.var().name in used}
+            self.params = {variable: param.list_data()[0] for variable, (_, param) in named.items()}
+            self.names = {variable: variable if self.is_graph else name for variable, (name, _) in named.items()}
         else:
-            given = {variable: array for variable, array in zip(variables, self._arrays)
-                     if variable not in self.variables}
-            self.params = dict(zip(given, zip(self._param_names or given, given.values())))
+            self.params = {name: array for name, array in zip(variables, self._arrays) if name not in self.variables}
+            self.names = dict(zip(self.params, self._param_names or self.params))
         return [array.asnumpy() for array in leaves(results)], symbol, self.arrays(inputs)
 
 
@@ -119,13 +129,3 @@ def batch_axes(batch_axis: int | Sequence[int | None], inputs: Sequence) -> tupl
         raise ValueError(f'batch_axis {batch_axis}: must be an axis of each of {len(inputs)} inputs, or None for some '
                          'of them')
     return axes, first
-
-
-def _refuse(params: list) -> None:
-    """Raise ValueError if parameters are no float32, or too many for a file."""
-    for dtype in {numpy.dtype(param.dtype).name for param in params} & {'float16', 'float64'}:
-        raise ValueError(f'the network has parameters in {dtype}: cast them to float32')
-    numbers = sum(max(0, math.prod(param.shape)) for param in params if param.shape)
-    if numbers > MAX_NUMBERS:
-        raise ValueError(f'the network has {numbers:,} parameters, more than 2 GiB, the limit of an ONNX file: export '
-                         'parts of it')

@@ -1,57 +1,43 @@
 """Comparison of a model in onnxruntime with its network."""
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy
 
 from ...base.program import reason
-from ...networks.graph_operators import Operator
-from .examples import SPECIAL, array_like
-from .graph import Graph
+from .examples import SPECIAL
 
 TOLERANCE = 1e-5  # of the largest number in an output
 SPECIAL_TOLERANCE = 1e-3  # for values far from the example, where rounding is larger, but a wrong branch larger still
 OFFSET = 10  # how much larger numbers may be than their spread before their rounding moves results further
 SMALLEST = 1e-30  # lower limit of the largest number, because all may be 0
-SORTING = 'topk', 'sort', 'argsort', 'boxnms'
 
 
 class Example(NamedTuple):
-    """Inputs of a network, its results, and those of the model. `words` describe inputs unlike those of the user."""
+    """Inputs of a network and its results. `words` describe inputs unlike those of the user."""
 
     inputs: Sequence
     results: list[numpy.ndarray]
-    found: list[numpy.ndarray]
     words: str = ''
 
 
-def session(content: bytes, inputs: Sequence[str]) -> Callable[[Sequence], list[numpy.ndarray]]:
-    """Return a model as a function of arrays, computed by onnxruntime."""
+def run_model(content: bytes, inputs: Sequence[str], batches: Iterable[Sequence]) -> list[list[numpy.ndarray]]:
+    """Return the results of a model for batches of arrays, computed by onnxruntime."""
     import onnxruntime
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 4  # 4: errors are raised, not also printed
     try:
         model = onnxruntime.InferenceSession(content, options, providers=['CPUExecutionProvider'])
+        return [model.run(None, {name: array.asnumpy() for name, array in zip(inputs, batch)}) for batch in batches]
     except Exception as error:
-        raise _refusal(error) from error
-
-    def run(batch: Sequence) -> list[numpy.ndarray]:
-        try:
-            return model.run(None, {name: array.asnumpy() for name, array in zip(inputs, batch)})
-        except Exception as error:
-            raise _refusal(error) from error
-    return run
+        raise ValueError(f'no model is written because onnxruntime cannot run it, {reason(error)}') from error
 
 
-def _refusal(error: Exception) -> ValueError:
-    return ValueError(f'no model is written because onnxruntime cannot run it, {reason(error)}')
-
-
-def compare(outputs: Sequence[str], examples: Sequence[Example], has_nan: Callable[[Sequence], bool],
-            remark: str) -> str:
-    """Return in words how far the results of a model differ from those of the network.
+def compare(outputs: Sequence[str], examples: Sequence[Example], found: Sequence[list[numpy.ndarray]],
+            has_nan: Callable[[Sequence], bool], remark: str) -> str:
+    """Return in words how far the results `found` by a model differ from those of the network.
 
     Raises ValueError if they differ by more than rounding explains. `has_nan` returns whether the network computes NaN
     on its way for some inputs: MXNet's relu, softmax and others make other numbers of it, ONNX's do not.
@@ -59,8 +45,8 @@ def compare(outputs: Sequence[str], examples: Sequence[Example], has_nan: Callab
     worst = 0.0, outputs[0]
     for i, name in enumerate(outputs):
         scale = max(_largest(example.results[i]) for example in examples if not example.words)
-        for inputs, results, found, words in examples:
-            Y, Y_found = results[i], found[i]
+        for (inputs, results, words), of_model in zip(examples, found):
+            Y, Y_found = results[i], of_model[i]
             if (Y.shape, Y.dtype) != (Y_found.shape, Y_found.dtype):
                 raise ValueError(f'no model is written because output {name} is {Y_found.dtype} {Y_found.shape} in '
                                  f'the model and {Y.dtype} {Y.shape} in the network: see batch_axis in docs/export.md, '
@@ -97,41 +83,4 @@ def _rounding(inputs: Sequence, words: str) -> float:
         return 1e30 if words == 'shifted' else SPECIAL_TOLERANCE
     arrays = [array.asnumpy().astype('float64') for array in inputs if array.dtype == numpy.float32]
     offsets = [abs(X).max() / X.std() for X in arrays if numpy.isfinite(X).all() and X.std() > 0]
-    return TOLERANCE * max([offset / OFFSET for offset in offsets] + [1])
-
-
-def with_inputs_to_sort(graph: Graph) -> tuple[Graph, dict[str, Operator]]:
-    """Return a network in which each operator that sorts has an input of its own, by name, for numbers that differ.
-
-    For numbers that are equal, each runtime has an order of its own. What the operators sorted is a further output, and
-    for boxes their scores, which are small beside places.
-    """
-    sorting: dict[str, Operator] = {}
-    variables, operators, outputs = dict(graph.variables), [], [*graph.outputs]
-    for op in graph.operators:
-        if op.kind in SORTING:
-            X, name = op.inputs[0], f'{op.node["name"]}_input'
-            outputs.append(X)
-            if op.kind == 'boxnms':
-                column = op.settings.get('score_index', 1)
-                attrs = {'axis': '-1', 'begin': str(column), 'end': str(column + 1)}
-                scores = X._replace(name=f'{name}_scores', shape=(*X.shape[:-1], 1), other=(*X.other[:-1], 1))
-                operators.append(Operator({'op': 'slice_axis', 'name': name, 'attrs': attrs}, [X], {0: scores}))
-                outputs.append(scores)
-            variables[name], sorting[name] = X._replace(name=name), op
-            op = op._replace(inputs=[variables[name]])
-        operators.append(op)
-    return Graph(variables, operators, outputs), sorting
-
-
-def numbers_to_sort(graph: Graph, arrays: dict[str, Any], sorting: dict[str, Operator]) -> dict[str, Any]:
-    """Return arrays like those that a network sorts for some `arrays`, with other numbers, of which none are equal."""
-    found = {}
-    sorted_arrays = graph.compute([op.inputs[0] for op in sorting.values()], arrays)
-    for (name, op), array in zip(sorting.items(), sorted_arrays):
-        X = array.asnumpy()
-        sorted_by = X[..., op.settings.get('score_index', 1)] if op.kind == 'boxnms' else X
-        numbers = numpy.random.default_rng(0).permutation(sorted_by.size).reshape(sorted_by.shape)
-        sorted_by[...] = numbers if X.dtype.kind in 'iu' else (numbers + 1) / numbers.size
-        found[name] = array_like(array, X)
-    return found
+    return TOLERANCE * max([OFFSET, *offsets]) / OFFSET

@@ -13,23 +13,29 @@ from ...base.files import open_file, read_file
 from ...base.program import reason
 from ...mxnet_setup.compat import MXNET_MAJOR, gluon, graph_from_json, mx, nd_semantics, np
 from ...networks.graph_operators import operators_of
-from .file_graph import SEED, check_outputs, example, in_float32, output_names, safe, without_label
+from .file_graph import SEED, example, in_float32, output_names, safe, without_label
 from .graph import semantics_of
 
 MAX_SYMBOL = 2**26  # bytes
 
 
-def load_files(symbol_file: str, params_file: str, shapes: Sequence[tuple], float32: bool = False) -> tuple:
+def load_files(symbol_file: str, params_file: str, shapes: Sequence[tuple], float32: bool) -> tuple:
     """Return a network, random examples of its inputs by name, names of its outputs, and a line about these."""
     # `shapes` has shape and dtype of an example of each input; `float32` converts the network to that
     symbol, is_numpy = _read_symbol(symbol_file, float32)
     make = np.array if is_numpy else mx.nd.array
-    params = _read_params(params_file)
+    params = _with_prefix(symbol, _read_params(params_file, float32))
     with semantics_of(make([0])), warnings.catch_warnings():
         warnings.simplefilter('ignore')  # MXNet's about unknown dtypes
-        params = _with_prefix(symbol, params)
         names = _input_names(symbol, params, params_file, len(shapes))
-        net = _block(symbol, names, params, params_file, float32, is_numpy)
+        inputs = [mx.sym.var(name) for name in names]
+        if is_numpy:
+            symbol, inputs = symbol.as_np_ndarray(), [each.as_np_ndarray() for each in inputs]
+        net = gluon.SymbolBlock(symbol, inputs)
+        for param in net.collect_params().values():
+            array = params[param.var().name]
+            param.shape = array.shape
+            param._load_init(array, mx.cpu(), True, 'saved')  # with the dtype of the array
     operators, results = operators_of(symbol)
     rng = numpy.random.default_rng(SEED)
     examples = [example(operators, params, name, shape, dtype, rng) for name, (shape, dtype) in zip(names, shapes)]
@@ -41,11 +47,8 @@ def load_files(symbol_file: str, params_file: str, shapes: Sequence[tuple], floa
 def _read_symbol(path: str, float32: bool) -> tuple[Any, bool]:
     """Read NAME-symbol.json, without losses at its end; return the graph, and True if it is for arrays of ``mx.np``."""
     try:
-        graph = safe(json.loads(read_file(path, MAX_SYMBOL)))
+        graph = safe(json.loads(read_file(path, MAX_SYMBOL), object_hook=in_float32 if float32 else None))
         graph['nodes'] = [without_label(node) for node in graph['nodes']]
-        if float32:
-            graph['nodes'] = [in_float32(node) for node in graph['nodes']]
-        check_outputs(graph)
         return graph_from_json(graph), MXNET_MAJOR >= 2 or 'is_np_shape' in graph.get('attrs', {})
     except NotImplementedError as error:
         raise ValueError(f'{path}: {error}') from None
@@ -58,16 +61,24 @@ def _read_symbol(path: str, float32: bool) -> tuple[Any, bool]:
                          'second one NAME-0000.params') from error
 
 
-def _read_params(path: str) -> dict[str, Any]:
+def _read_params(path: str, float32: bool) -> dict[str, Any]:
     """Read NAME-0000.params, without ``arg:`` and ``aux:`` in the names."""
     with open_file(path), tempfile.TemporaryDirectory() as folder:
         os.symlink(os.path.abspath(path), f'{folder}/params')  # because MXNet opens only paths in UTF-8
         try:
             arrays = _load(f'{folder}/params') or {}  # [] if a network has no parameters
-            return {re.sub('^(arg|aux):', '', name): array for name, array in arrays.items()}
+            params = {re.sub('^(arg|aux):', '', name): array for name, array in arrays.items()}
         except (AttributeError, ValueError, mx.MXNetError) as error:
             raise ValueError(f'{path}: the second file must be NAME-0000.params, the parameters that net.export, '
                              'Module or collect_params().save has written') from error
+    for name, array in params.items():
+        dtype = numpy.dtype(array.dtype)
+        if dtype.kind in 'fV' and dtype != 'float32':  # V: bfloat16
+            if not float32:
+                raise ValueError(f'{path}: {name} is {(dtype.names or [dtype])[0]}: add --float32 for a model in '
+                                 'float32')
+            params[name] = array.astype('float32')
+    return params
 
 
 def _load(path: str) -> Any:
@@ -99,22 +110,3 @@ def _input_names(symbol: Any, params: dict, params_file: str, number: int) -> li
                          'of the network before net.export')
     raise ValueError(f'--shape: must be given once for each input of the network, which are those that {params_file} '
                      f'does not have: {", ".join(names[:9])}{", ..." * (len(names) > 9)}')
-
-
-def _block(symbol: Any, names: list[str], params: dict, params_file: str, float32: bool,
-           is_numpy: bool) -> gluon.SymbolBlock:
-    inputs = [mx.sym.var(name) for name in names]
-    if is_numpy:
-        symbol, inputs = symbol.as_np_ndarray(), [each.as_np_ndarray() for each in inputs]
-    net = gluon.SymbolBlock(symbol, inputs)
-    for param in net.collect_params().values():
-        name = param.var().name
-        array, dtype = params[name], numpy.dtype(params[name].dtype)
-        if dtype.kind in 'fV' and dtype != 'float32':  # V: bfloat16
-            if not float32:
-                raise ValueError(f'{params_file}: {name} is {(dtype.names or [dtype])[0]}: add --float32 for a model '
-                                 'in float32')
-            array = array.astype('float32')
-        param.shape = array.shape
-        param._load_init(array, mx.cpu(), True, 'saved')  # with the dtype of the array
-    return net

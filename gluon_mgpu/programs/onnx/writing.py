@@ -3,32 +3,24 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy
 
 from ...base.files import check_writable, write_atomically
-from ...mxnet_setup.compat import mx, npx
+from ...mxnet_setup.compat import npx
 from ...settings.chapters import chapter_of
 from ..load_run import module_of
-from .examples import random_like, special_inputs
-from .graph import Graph
+from .examples import SORTING, random_like, special_inputs
 from .network import Network, batch_axes
-from .results import Example, compare, numbers_to_sort, session, with_inputs_to_sort
+from .results import Example, compare, run_model
 
 ADVICE = 'MXNet may not trace some of its code, such as a branch on values or an overridden forward'
 FILE_ADVICE = 'export a part of the network to find the operator, as in docs/export.md'
-
-
-def _check_path(path: str | os.PathLike) -> None:
-    """Raise ValueError if no model can be written to `path`; see `check_writable`. Writes nothing."""
-    if Path(path).suffix != '.onnx' or Path(path).is_dir():
-        raise ValueError(f'{path}: must be a file name that ends in .onnx')
-    if not importlib.util.find_spec('onnx'):
-        raise ValueError(f'{path} cannot be written without onnx: pip install onnx onnxruntime')
-    check_writable(path)
+SORTING_ADVICE = ('MXNet and onnxruntime may sort numbers that are equal but for rounding in different orders; cut the '
+                  'network before that, as in docs/export.md')
 
 
 def to_onnx(net: Any, path: str | os.PathLike, *examples: Any, input_names: Sequence[str] = (),
@@ -58,7 +50,11 @@ def to_onnx(net: Any, path: str | os.PathLike, *examples: Any, input_names: Sequ
     log : callable
         Gets a line with the path and the result of the comparison.
     """
-    _check_path(path)
+    if Path(path).suffix != '.onnx' or Path(path).is_dir():
+        raise ValueError(f'{path}: must be a file name that ends in .onnx')
+    if not importlib.util.find_spec('onnx'):
+        raise ValueError(f'{path} cannot be written without onnx: pip install onnx onnxruntime')
+    check_writable(path)
     from .conversion import onnx_model
     if not examples:
         net, examples, param_names = _of_chapter(net)
@@ -71,24 +67,26 @@ def to_onnx(net: Any, path: str | os.PathLike, *examples: Any, input_names: Sequ
     # 2. Its graph, in which the sizes that differ between the two depend on the batch
     results, graph = network.evaluate(batches, [batch[first].shape[axes[first]] for batch in batches])
     # 3. The names in the model
-    params, number = {key: (name, array.asnumpy()) for key, (name, array) in network.params.items()}, len(results[0])
+    number = len(results[0])
     inputs = [*(input_names or network.variables)]
     outputs = [*output_names] or ([f'output{i}' for i in range(number)] if number > 1 else ['output'])
-    names = [*inputs, *outputs, *(name for name, _ in params.values())]
+    names = [*inputs, *outputs, *network.names.values()]
     if len(inputs) != len(axes) or len(outputs) != number or len(set(names)) != len(names):
         raise ValueError(f'input_names {inputs}, output_names {outputs}: must be {len(axes)} and {number} names, '
                          'different from each other and from those of the parameters; in a command, set --output-names')
     # 4. The model, which is compared before it is written
-    settings = dict(zip(network.variables, inputs)), params, outputs, (network.variables[first], axes[first])
-    content = onnx_model(graph, *settings).SerializeToString()
+    content = onnx_model(graph, dict(zip(network.variables, inputs)), network.names, network.params, outputs,
+                         network.variables[first], axes[first]).SerializeToString()
     line = 'not checked because onnxruntime is not installed: pip install onnxruntime'
     if importlib.util.find_spec('onnxruntime'):
-        run = session(content, inputs)
-        compared = [Example(batch, expected, run(batch)) for batch, expected in zip(batches, results)]
-        for words, batch in special_inputs(network.inputs, graph.operators).items():
+        compared = [*map(Example, batches, results)]
+        for words, batch in special_inputs(network.inputs, graph).items():
             if expected := network.results(batch):
-                compared.append(Example(batch, expected, run(batch), words))
-        line = _compare(graph, network, compared, settings)
+                compared.append(Example(batch, expected, words))
+        found = run_model(content, inputs, [example.inputs for example in compared])
+        sorts = any(op.kind in SORTING for op in graph.operators)
+        advice = SORTING_ADVICE if sorts else FILE_ADVICE if network.is_graph else ADVICE
+        line = compare(outputs, compared, found, lambda batch: graph.has_nan(network.arrays(batch)), advice)
     write_atomically(path, content)
     log(f'model: {path}, {line}')
 
@@ -100,42 +98,3 @@ def _of_chapter(net: Any) -> tuple[Any, tuple, Sequence[str]]:
         return net, (images,), ()
     params = net[0] if net and isinstance(net[0], (list, tuple)) else net  # of the first device
     return getattr(module_of(chapter), chapter.forward), (images, params), chapter.param_names
-
-
-def _compare(graph: Graph, network: Network, examples: list[Example], settings: tuple) -> str:
-    """Compare a model with its network, if it sorts possibly another one with numbers that differ; see `onnx_model`."""
-    def has_nan(batch: Sequence) -> bool:
-        every = [array for op in graph.operators for array in op.outputs.values()]
-        found = graph.compute(every, network.arrays([*batch[:len(network.inputs)]]))
-        return any(numpy.isnan(array.asnumpy()).any() for array in found)
-
-    more = has_nan, FILE_ADVICE if network.is_graph else ADVICE
-    try:
-        return compare(settings[2], examples, *more)
-    except ValueError as error:
-        cut, sorting = with_inputs_to_sort(graph)
-        if not sorting:
-            raise
-        try:
-            names = [*settings[2], *(f'numbers{i}_to_sort' for i, _ in enumerate(cut.outputs[len(graph.outputs):]))]
-            line = compare(names, [*_sorted(graph, network, examples, settings, names)], *more)
-        except mx.MXNetError:
-            raise error from None
-        kinds = ', '.join(dict.fromkeys(op.node['op'] for op in sorting.values()))
-        return f'{line}; {kinds} compared with other numbers, because some are equal but for rounding'
-
-
-def _sorted(graph: Graph, network: Network, examples: list[Example], settings: tuple, names: list[str]
-            ) -> Iterator[Example]:
-    """Yield the examples for a network in which each operator that sorts gets numbers that differ."""
-    from .conversion import onnx_model
-    cut, sorting = with_inputs_to_sort(graph)
-    inputs, params, _, batch_axis = settings
-    inputs = {**inputs, **{name: name for name in sorting}}
-    run = session(onnx_model(cut, inputs, params, names, batch_axis).SerializeToString(), [*inputs.values()])
-    for example in examples:
-        arrays = network.arrays([*example.inputs])
-        own = numbers_to_sort(graph, arrays, sorting)
-        batch = [*example.inputs, *own.values()]
-        results = [Y.asnumpy() for Y in cut.compute(cut.outputs, {**arrays, **own})]
-        yield Example(batch, results, run(batch), example.words)

@@ -11,11 +11,13 @@ def in_an_empty_folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def run(capfd):
-    """A function that calls the command and returns its exit status and the last line of stdout or stderr."""
-    def call(*args):
-        status = export.main(list(args))
+    """A function that calls the command and returns its stdout, or the line of its error if `status` is not 0."""
+    def call(*args, status=0):
+        capfd.readouterr()
+        found = export.main(list(args))
         out, err = capfd.readouterr()
+        assert found == status, out + err
         errors = [line for line in err.splitlines() if not line.startswith('[')]
         assert len(errors) == bool(status), err
-        return status, errors[0].removeprefix('export: ') if status else out.splitlines()[0]
+        return errors[0].removeprefix('export: ') if status else out
     return call

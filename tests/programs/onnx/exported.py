@@ -1,4 +1,4 @@
-"""Networks of many kinds, for MXNet 1.9 and 2: D2L's, recurrent ones, attention, recommenders, 1-D to 3-D convolutions.
+"""Networks of many kinds, for MXNet 1.9 and 2: recurrent ones, attention, recommenders, 1-D to 3-D convolutions.
 
 `NETWORKS` maps names to functions that return a network and its examples. `ZOO` has sizes of images for networks of
 MXNet's model zoo.
@@ -10,9 +10,11 @@ import shutil
 import numpy
 import onnx
 import onnxruntime
+from equals_one import sequential
 
-from gluon_mgpu.base.nested import leaves
+from gluon_mgpu.base.nested import leaves, refill
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np
+from gluon_mgpu.programs.onnx.examples import array_like
 from gluon_mgpu.programs.onnx.writing import to_onnx
 
 nn, rnn = gluon.nn, gluon.rnn
@@ -26,11 +28,6 @@ def network(function):
     return function
 
 
-def functions(X):
-    """Return the module with `np` and `npx` for an array or a symbol."""
-    return mx.sym if isinstance(X, mx.sym.Symbol) else mx
-
-
 def from_zoo(name):
     """Return a network of the model zoo and its examples; on MXNet 1.9, some work with arrays of ``mx.nd`` only."""
     image = random(1, 3, ZOO[name], ZOO[name])
@@ -38,21 +35,19 @@ def from_zoo(name):
 
 
 def run_model(path, *arrays):
-    """Return the results of a model in onnxruntime, at the second call."""
+    """Return the results of a model in onnxruntime, at the second call; arrays may be NumPy's."""
     session = onnxruntime.InferenceSession(path, providers=['CPUExecutionProvider'])
-    feeds = {value.name: array.asnumpy() for value, array in zip(session.get_inputs(), arrays)}
+    feeds = {value.name: array if isinstance(array, numpy.ndarray) else array.asnumpy()
+             for value, array in zip(session.get_inputs(), arrays)}
     session.run(None, feeds)
     return session.run(None, feeds)
 
 
-def array_like(array, values):
-    """Return values as an array of ``mx.np`` or ``mx.nd``, as another array is."""
-    make = np.array if isinstance(array, np.ndarray) else mx.nd.array
-    return make(values, dtype=values.dtype)
-
-
 def check(net, examples, **settings):
-    """Export a network and compare its results for three times as many rows, independently of the export's check."""
+    """Export a network and compare its results for three times as many rows, independently of the export's check.
+
+    Return the line of the export.
+    """
     lines = []
     to_onnx(net, 'a.onnx', *examples, log=lines.append, **settings)
     line, = lines
@@ -61,10 +56,10 @@ def check(net, examples, **settings):
     axes = settings.get('batch_axis', [0] * len(arrays))
     tripled = [array_like(array, numpy.concatenate([array.asnumpy()] * (1 if axis is None else 3), axis or 0))
                for array, axis in zip(arrays, axes)]
-    new = iter(tripled)
-    args = [[next(new) for _ in x] if isinstance(x, list) else next(new) for x in examples]
     with autograd.pause():
-        compare('a.onnx', tripled, [array.asnumpy() for array in leaves(net(*args))])
+        results = net(*refill(examples, iter(tripled)))
+    compare('a.onnx', tripled, [array.asnumpy() for array in leaves(results)])
+    return line
 
 
 def compare(path, inputs, expected):
@@ -95,7 +90,7 @@ def trained(net, *examples, initializer=None):
     for name, param in net.collect_params().items():
         if len(param.shape) == 1:
             low, high = (0.5, 1.5) if re.search('gamma|running_var', name) else (-0.2, 0.2)
-            param.set_data(array_like(param.data(), rng.uniform(low, high, param.shape).astype('float32')))
+            param.set_data(array_like(param.data(), rng.uniform(low, high, param.shape)))
     return net
 
 
@@ -107,90 +102,19 @@ def numbers(high, *shape):
     return np.array(numpy.random.default_rng(0).integers(0, high, shape), dtype='int32')
 
 
-def chain(*layers):
-    net = nn.HybridSequential()
-    net.add(*layers)
-    return net
-
-
 class Lambda(HybridBlock):
     """A function of ``F``, which has `np` and `npx`, and of the results of layers."""
 
     def __init__(self, function, *layers):
         super().__init__()
-        self._function = function
-        for i, layer in enumerate(layers):
-            setattr(self, f'layer{i}', layer)
-        self._names = [f'layer{i}' for i in range(len(layers))]
+        self._function, self.layers = function, sequential(*layers)
 
     def forward(self, *args):
-        return self._function(functions(args[0]), *(getattr(self, name) for name in self._names), *args)
-
-
-class Concat(HybridBlock):
-    """The results of several branches along the channels."""
-
-    def __init__(self, *branches):
-        super().__init__()
-        self.branches = chain(*branches)
-
-    def forward(self, X):
-        return functions(X).np.concatenate([branch(X) for branch in self.branches], axis=1)
+        return self._function(mx.sym if isinstance(args[0], mx.sym.Symbol) else mx, *self.layers, *args)
 
 
 def conv(channels, kernel=3, **settings):
     return nn.Conv2D(channels, kernel, activation='relu', **settings)
-
-
-@network
-def mlp():
-    return chain(nn.Dense(32, activation='relu'), nn.Dropout(0.5), nn.Dense(10)), [random(2, 1, 28, 28)]
-
-
-@network
-def lenet_of_1998():
-    return chain(nn.Conv2D(6, 5, padding=2, activation='sigmoid'), nn.AvgPool2D(2, 2),
-                 nn.Conv2D(16, 5, activation='sigmoid'), nn.AvgPool2D(2, 2), nn.Dense(120, activation='sigmoid'),
-                 nn.Dense(10)), [random(2, 1, 28, 28)]
-
-
-@network
-def nin():
-    def block(channels, kernel, strides, padding):
-        return [conv(channels, kernel, strides=strides, padding=padding), conv(channels, 1), conv(channels, 1)]
-    return chain(*block(12, 11, 4, 0), nn.MaxPool2D(3, 2), *block(16, 5, 1, 2), nn.MaxPool2D(3, 2), nn.Dropout(0.5),
-                 *block(10, 3, 1, 1), nn.GlobalAvgPool2D(), nn.Flatten()), [random(1, 1, 64, 64)]
-
-
-@network
-def googlenet():
-    def inception(a, b, c, d):
-        return Concat(conv(a, 1), chain(conv(b, 1), conv(b, 3, padding=1)), chain(conv(c, 1), conv(c, 5, padding=2)),
-                      chain(nn.MaxPool2D(3, 1, padding=1), conv(d, 1)))
-    return chain(conv(8, 7, strides=2, padding=3), nn.MaxPool2D(3, 2, padding=1), inception(4, 8, 4, 4),
-                 inception(8, 8, 4, 4), nn.GlobalAvgPool2D(), nn.Dense(10)), [random(1, 1, 48, 48)]
-
-
-@network
-def densenet():
-    class Dense(HybridBlock):
-        def __init__(self):
-            super().__init__()
-            self.layers = chain(*(chain(nn.BatchNorm(), nn.Activation('relu'), nn.Conv2D(4, 3, padding=1))
-                                  for _ in range(3)))
-
-        def forward(self, X):
-            for layer in self.layers:
-                X = functions(X).np.concatenate([X, layer(X)], axis=1)
-            return X
-    return chain(conv(8, 3), Dense(), nn.BatchNorm(), nn.Conv2D(4, 1), nn.AvgPool2D(2, 2), Dense(),
-                 nn.GlobalAvgPool2D(), nn.Dense(10)), [random(2, 1, 16, 16)]
-
-
-@network
-def fully_convolutional():
-    return chain(conv(8, 3, strides=2, padding=1), nn.Conv2D(5, 1), nn.Conv2DTranspose(5, 4, 2, 1)), [
-        random(1, 3, 24, 32)]
 
 
 @network
@@ -203,28 +127,29 @@ def unet():
 @network
 def style_transfer():
     norms = [nn.InstanceNorm(), nn.GroupNorm(2)] if MXNET_MAJOR >= 2 else []  # MXNet 1.9 has them for mx.nd only
-    return chain(nn.Conv2D(4, 3), *norms, nn.LeakyReLU(0.1), nn.ELU(), nn.Conv2D(4, 3), nn.BatchNorm(axis=3), nn.SELU(),
-                 nn.PReLU(), nn.Swish()), [random(2, 3, 12, 12)]
+    return sequential(nn.Conv2D(4, 3), *norms, nn.LeakyReLU(0.1), nn.ELU(), nn.Conv2D(4, 3), nn.BatchNorm(axis=3),
+                      nn.SELU(), nn.PReLU(), nn.Swish()), [random(2, 3, 12, 12)]
 
 
 @network
 def squeeze_and_excitation():
-    gate = chain(nn.GlobalAvgPool2D(), nn.Conv2D(2, 1, activation='relu'), nn.Conv2D(8, 1), nn.Activation('sigmoid'))
+    gate = sequential(nn.GlobalAvgPool2D(), conv(2, 1), nn.Conv2D(8, 1), nn.Activation('sigmoid'))
     return Lambda(lambda F, first, gate, X: (lambda Y: F.np.mean(Y * gate(Y) + F.np.exp(-Y), axis=(2, 3)))(first(X)),
-                  chain(nn.Conv2D(8, 3, groups=1), nn.BatchNorm(scale=False), nn.Conv2D(8, 3, groups=4)), gate), [
+                  sequential(nn.Conv2D(8, 3, groups=1), nn.BatchNorm(scale=False), nn.Conv2D(8, 3, groups=4)), gate), [
         random(2, 3, 12, 12)]
 
 
 @network
 def waves():
-    return chain(*(nn.Conv1D(8, 2, dilation=2**i, activation='tanh') for i in range(3)), nn.MaxPool1D(2, 2),
-                 nn.Conv1DTranspose(4, 3, 2), nn.BatchNorm(), nn.GlobalMaxPool1D(), nn.Dense(3)), [random(2, 4, 40)]
+    return sequential(*(nn.Conv1D(8, 2, dilation=2**i, activation='tanh') for i in range(3)), nn.MaxPool1D(2, 2),
+                      nn.Conv1DTranspose(4, 3, 2), nn.BatchNorm(), nn.GlobalMaxPool1D(), nn.Dense(3)), [
+        random(2, 4, 40)]
 
 
 @network
 def video():
-    return chain(nn.Conv3D(4, 3, padding=1, activation='relu'), nn.BatchNorm(), nn.MaxPool3D((1, 2, 2)),
-                 nn.Conv3D(8, (3, 3, 3), strides=(1, 2, 2)), nn.AvgPool3D(2), nn.GlobalAvgPool3D(), nn.Dense(5)), [
+    return sequential(nn.Conv3D(4, 3, padding=1, activation='relu'), nn.BatchNorm(), nn.MaxPool3D((1, 2, 2)),
+                      nn.Conv3D(8, (3, 3, 3), strides=(1, 2, 2)), nn.AvgPool3D(2), nn.GlobalAvgPool3D(), nn.Dense(5)), [
         random(1, 3, 8, 16, 16)]
 
 
@@ -247,19 +172,14 @@ def text_rnn():
 
 
 @network
-def lstm_with_states():
-    return rnn.LSTM(5, num_layers=2, layout='NTC', bidirectional=True, dropout=0.5), [random(2, 6, 3)]
-
-
-@network
 def gru_stacked():
     return rnn.GRU(5, num_layers=3, layout='NTC'), [random(2, 6, 3)]
 
 
 @network
 def rnn_relu():
-    return chain(rnn.RNN(5, layout='NTC'), rnn.RNN(4, activation='tanh', layout='NTC', bidirectional=True),
-                 nn.Dense(3, flatten=False)), [random(2, 6, 3)]
+    return sequential(rnn.RNN(5, layout='NTC'), rnn.RNN(4, activation='tanh', layout='NTC', bidirectional=True),
+                      nn.Dense(3, flatten=False)), [random(2, 6, 3)]
 
 
 @network
@@ -271,10 +191,10 @@ def language_model():
         numbers(20, 2, 7), random(1, 2, 6)]
 
 
-def attention(F, queries, keys, values, X, lengths=None, heads=2, size=8):
-    def split(Y):  # (n, T, size) -> (n, heads, T, size / heads)
-        return F.np.transpose(F.npx.reshape(Y, (-2, -2, heads, -1)), axes=(0, 2, 1, 3))
-    scores = F.np.einsum('nhqd,nhkd->nhqk', split(queries(X)), split(keys(X))) / (size / heads) ** 0.5
+def attention(F, queries, keys, values, X):
+    def split(Y):  # (n, T, 8) -> (n, heads, T, 4)
+        return F.np.transpose(F.npx.reshape(Y, (-2, -2, 2, -1)), axes=(0, 2, 1, 3))
+    scores = F.np.einsum('nhqd,nhkd->nhqk', split(queries(X)), split(keys(X))) / 2
     Y = F.np.einsum('nhqk,nhkd->nhqd', F.npx.softmax(scores, axis=-1), split(values(X)))
     return F.npx.reshape(F.np.transpose(Y, axes=(0, 2, 1, 3)), (-2, -2, -1))
 
@@ -313,27 +233,13 @@ def vision_transformer():
 
 
 @network
-def matrix_factorization():
-    def forward(F, P, Q, user_bias, item_bias, user, item):
-        return F.np.sum(P(user) * Q(item), axis=1) + F.np.squeeze(user_bias(user), axis=1) + F.np.squeeze(
-            item_bias(item), axis=1)
-    return Lambda(forward, nn.Embedding(9, 4), nn.Embedding(7, 4), nn.Embedding(9, 1), nn.Embedding(7, 1)), [
-        numbers(9, 3), numbers(7, 3)]
-
-
-@network
 def neural_matrix_factorization():
     def forward(F, P, Q, U, V, tower, head, user, item):
         Y = tower(F.np.concatenate([U(user), V(item)], axis=1))
         return F.npx.sigmoid(head(F.np.concatenate([P(user) * Q(item), Y], axis=1)))
     embeddings = (nn.Embedding(size, 4) for size in (9, 7, 9, 7))
-    return Lambda(forward, *embeddings, chain(nn.Dense(8, activation='relu'), nn.Dense(4)), nn.Dense(1)), [
+    return Lambda(forward, *embeddings, sequential(nn.Dense(8, activation='relu'), nn.Dense(4)), nn.Dense(1)), [
         numbers(9, 3), numbers(7, 3)]
-
-
-@network
-def autorec():
-    return chain(nn.Dense(6, activation='sigmoid'), nn.Dropout(0.05), nn.Dense(11)), [random(2, 11)]
 
 
 @network
@@ -350,5 +256,5 @@ def siamese():
     def forward(F, tower, A, B):
         a, b = (Y / F.np.sqrt(F.np.sum(Y * Y, axis=1, keepdims=True)) for Y in (tower(A), tower(B)))
         return F.np.sum(a * b, axis=1), F.np.stack([a, b], axis=1)
-    return Lambda(forward, chain(conv(4, 3), nn.GlobalMaxPool2D(), nn.Dense(6))), [
+    return Lambda(forward, sequential(conv(4, 3), nn.MaxPool2D(3, 2, padding=1), nn.GlobalMaxPool2D(), nn.Dense(6))), [
         random(2, 1, 9, 9), random(2, 1, 9, 9)]

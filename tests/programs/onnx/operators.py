@@ -1,10 +1,12 @@
 """Checks of one operator in a model, and the arrays for it."""
+from math import inf
+
 import numpy
 import pytest
 from exported import Lambda, check
+from semantics import semantics
 
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, gluon, mx, np
-from gluon_mgpu.programs.onnx.graph import semantics_of
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, gluon, np
 
 mxnet_1 = pytest.mark.skipif(MXNET_MAJOR >= 2, reason='mx.nd in Gluon needs MXNet 1.9')
 
@@ -27,27 +29,33 @@ class Net(gluon.HybridBlock):
         self._code = code
 
     def hybrid_forward(self, F, X, *more):
-        return eval(self._code, {'F': F, 'X': X, **dict(zip('Y', more))})
+        return value(self._code, F, X, *more)
+
+
+def value(code, F, *arrays):
+    """Return the value of an expression of arrays `X` and `Y`."""
+    return eval(code, {'F': F, 'inf': inf, **dict(zip('XY', arrays))})
 
 
 def check_older(code, *arrays, **settings):
-    """Compare an operator of ``mx.nd``; on MXNet 2, the same one of ``npx``."""
+    """Compare an operator of ``mx.nd``; on MXNet 2, the same one of ``npx``. It may use the first array only."""
+    arrays = arrays[:1 + ('Y' in code)]
     if MXNET_MAJOR >= 2:
         code = code.replace('F.contrib.', 'F.').replace('SequenceReverse', 'sequence_reverse')
-        check(Lambda(lambda F, X, *more: eval(code, {'F': F.npx, 'X': X, **dict(zip('Y', more))})), arrays, **settings)
+        check(Lambda(lambda F, *inputs: value(code, F.npx, *inputs)), arrays, **settings)
         return
-    with semantics_of(mx.nd.ones(1)):
+    with semantics('nd'):
         check(Net(code), [array.as_nd_ndarray() for array in arrays], **settings)
 
 
 def check_symbols(code, *arrays):
-    """Compare an expression of arrays of ``mx.np``."""
-    check(Lambda(lambda F, *inputs: eval(code, {'F': F, **dict(zip('XY', inputs))})), arrays)
+    """Compare an expression of arrays of ``mx.np``, possibly of the first one only."""
+    check(Lambda(lambda F, *inputs: value(code, F, *inputs)), arrays[:1 + ('Y' in code)])
 
 
 def check_both(code, *arrays, **settings):
     """Compare an operator that ``npx`` and, on MXNet 1.9, ``mx.nd`` have under the same name."""
-    check(Lambda(lambda F, X: eval(code, {'F': F.npx, 'X': X})), arrays, **settings)
+    check(Lambda(lambda F, X: value(code, F.npx, X)), arrays, **settings)
     if MXNET_MAJOR < 2:
         check_older(code, *arrays, **settings)
 

@@ -3,9 +3,9 @@ import numpy
 import pytest
 from exported import check, random, trained
 from operators import boxes, check_older, mxnet_1
+from semantics import semantics
 
-from gluon_mgpu.mxnet_setup.compat import gluon, mx, np
-from gluon_mgpu.programs.onnx.graph import semantics_of
+from gluon_mgpu.mxnet_setup.compat import gluon, np
 
 
 @pytest.mark.parametrize('settings', ['', 'overlap_thresh=0.3, valid_thresh=0.4', 'overlap_thresh=0.7, topk=10',
@@ -91,6 +91,6 @@ class YoloHead(gluon.HybridBlock):
 
 @mxnet_1
 def test_yolo():
-    with semantics_of(mx.nd.ones(1)):
+    with semantics('nd'):
         X = random(2, 8, 5, 6).as_nd_ndarray()
         check(trained(YoloHead(), X), [X])

@@ -1,15 +1,19 @@
 """Tests of the networks that can be exported, and of their inputs, outputs and parameters."""
 import functools
+import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy
 import onnx
 import pytest
-from exported import Lambda, chain, random, run_model
+from equals_one import sequential
+from exported import Lambda, random, run_model
 from operators import check_older, mxnet_1
-from oracle import lenet_params, to_mx
-from small_models import block
+from refused import refused
+from small_models import block, lenet
 
 from gluon_mgpu.mxnet_setup.compat import HybridBlock, gluon, mx, np, npx
 from gluon_mgpu.networks.hybridized import hybridized
@@ -20,10 +24,6 @@ from gluon_mgpu.programs.onnx.writing import to_onnx
 from gluon_mgpu.training.parameters import parameters_by_name
 
 nn, rnn = gluon.nn, gluon.rnn
-
-
-def lenet(**settings):
-    return to_mx(lenet_params(numpy.random.default_rng(0), **settings))
 
 
 @pytest.mark.parametrize('wrap', [lambda net: net, SyncBatchNorm])
@@ -49,12 +49,11 @@ def test_a_network_in_lower_precision(capsys):
         other._finish_deferred_init()
         other.set_data(param.data())
     assert len(pairs) == 110  # 20 convolutions and a dense layer of two arrays each, 17 batch norms of four
-    examples = {'names': [], 'examples': [np.zeros((1, 1, 28, 28))], 'wrapped': [np.zeros((1, 1, 28, 28))]}
-    for case, arrays in examples.items():
+    X = np.zeros((1, 1, 28, 28))
+    for case, arrays in ((low, []), (low, [X]), (SyncBatchNorm(low), [X])):
         to_onnx(net, 'a.onnx', *arrays)
-        to_onnx(SyncBatchNorm(low) if case == 'wrapped' else low, 'b.onnx', *arrays)
-        with open('a.onnx', 'rb') as a, open('b.onnx', 'rb') as b:
-            assert a.read() == b.read()
+        to_onnx(case, 'b.onnx', *arrays)
+        assert Path('a.onnx').read_bytes() == Path('b.onnx').read_bytes()
     assert capsys.readouterr().out.count('checked in onnxruntime') == 6
 
 
@@ -62,31 +61,29 @@ def test_a_network_in_lower_precision(capsys):
 def test_bfloat16_that_cannot_be_exported():
     low = resnet18(3, 'bfloat16')
     for _ in range(2):
-        with pytest.raises(ValueError, match='^a network in lower precision has no parameters before its first batch'):
-            to_onnx(low, 'a.onnx', np.zeros((1, 1, 28, 28)))
+        assert refused(to_onnx, low, 'a.onnx', np.zeros((1, 1, 28, 28))).startswith(
+            'a network in lower precision has no parameters before its first batch')
         low.initialize()
-    net = chain(nn.Dense(2), chain(Cast('bfloat16'), Cast('float32')))
+    net = sequential(nn.Dense(2), sequential(Cast('bfloat16'), Cast('float32')))
     net.initialize()
-    with pytest.raises(ValueError, match='^no model is written because amp_cast near 0 .*, bfloat16 instead of float'):
-        to_onnx(net, 'a.onnx', random(2, 3))
+    assert refused(to_onnx, net, 'a.onnx', random(2, 3)).startswith(
+        'no model is written because amp_cast near 0 cannot be converted, bfloat16 instead of float32: ')
 
 
 @pytest.mark.parametrize('net, words', [
     ([], 'param_names: has 8 names for 0 arrays in lists'),
-    ([1, 2, 3], r"\['ndarray', 'int', 'int', 'int'\]: the arguments of a network must be arrays"),
-    (lambda: lenet()[::-1], 'the network cannot be traced .*Shape inconsistent'),
+    ([1, 2, 3], "['ndarray', 'int', 'int', 'int']: the arguments of a network must be arrays"),
+    (lambda: lenet()[::-1], 'Shape inconsistent'),
     (lambda: lenet(dtype='float64'), 'has parameters in float64: cast them'),
-    (lambda: [*lenet()[:7], np.full(10, numpy.nan)], 'scores .* not finite'),
-    (lambda: [array * 1e30 for array in lenet()], 'scores .* not finite'),
+    (lambda: [*lenet()[:7], np.full(10, numpy.nan)], 'numbers of scores for random inputs are not finite'),
+    (lambda: [array * 1e30 for array in lenet()], 'numbers of scores for random inputs are not finite'),
     (None, 'NoneType cannot be traced: must be a gluon.HybridBlock or a function'),
     (lambda: nn.Sequential(), 'Sequential cannot be traced: must be a gluon.HybridBlock or a function'),
     (lambda: resnet18(10), 'is on no device: call net.initialize'),
     (lambda: nn.Embedding(6 * 10**8, 1), 'has 600,000,000 parameters, more than 2 GiB, the limit of an ONNX file')])
-def test_unsupported_networks_are_rejected(net, words, tmp_path):
-    net = net() if callable(net) else net
-    with pytest.raises(ValueError, match=words) as error:
-        to_onnx(net, 'a.onnx')
-    assert '\n' not in str(error.value) and list(tmp_path.iterdir()) == []
+def test_unsupported_networks_are_rejected(net, words):
+    assert words in refused(to_onnx, net() if callable(net) else net, 'a.onnx')
+    assert not os.listdir()
 
 
 def test_inputs_and_layers_that_are_not_used():
@@ -101,7 +98,7 @@ def test_inputs_and_layers_that_are_not_used():
 
     net = Net()
     net.initialize()
-    to_onnx(net, 'a.onnx', X := random(2, 4), Y := random(2, 3), log=lambda line: None)
+    to_onnx(net, 'a.onnx', X := random(2, 4), Y := random(2, 3))
     assert {array.name for array in onnx.load('a.onnx').graph.initializer} == {'used.weight', 'used.bias'}
     assert abs(run_model('a.onnx', X, Y)[0] - net(X, Y).asnumpy()).max() <= 1e-6
 
@@ -112,46 +109,44 @@ def test_names_and_sizes():
     net.initialize()
     X, state = random(4, 2, 3), random(2, 2, 5)
     to_onnx(net, 'a.onnx', X, [state], input_names=['words', 'state'], output_names=['features', 'new_state'],
-            batch_axis=1, log=lambda line: None)
+            batch_axis=1)
     graph = onnx.load('a.onnx').graph
     sizes = {value.name: [axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim]
              for value in (*graph.input, *graph.output)}
     assert sizes == {'words': [4, 'batch', 3], 'state': [2, 'batch', 5], 'features': [4, 'batch', 5],
                      'new_state': [2, 'batch', 5]}
     assert {array.name for array in graph.initializer} == set(parameters_by_name(net))
-    for settings, words in (({'input_names': ['a']}, r"^input_names \['a'\], output_names .*: must be 2 and 2 names"),
-                            ({'output_names': ['a', 'a']}, 'must be 2 and 2 names, different from each other and from'),
-                            ({'input_names': [min(parameters_by_name(net)), 'b']}, 'and from those of the parameters'),
-                            ({'batch_axis': [1]}, r'^batch_axis \[1\]: must be an axis of each of 2 inputs, or None'),
-                            ({'batch_axis': [None, None]}, r'^batch_axis .*: must be an axis of each of 2 inputs'),
-                            ({'batch_axis': 3}, '^batch_axis 3: must be an axis'),
-                            ({'batch_axis': 'x'}, '^batch_axis x: must be an axis'),
-                            ({'batch_axis': 0}, r'^the network cannot be traced with .* \(8, 2, 3\), \(4, 2, 5\)')):
-        with pytest.raises(ValueError, match=words):
-            to_onnx(net, 'b.onnx', X, [state], **{'batch_axis': 1, **settings})
+    for axis in ([1], [None, None], 3, 'x'):
+        assert refused(to_onnx, net, 'b.onnx', X, [state], batch_axis=axis).startswith(
+            f'batch_axis {axis}: must be an axis of each of 2 inputs, or None')
+    for settings in ({'input_names': ['a']}, {'output_names': ['a', 'a']},
+                     {'input_names': [min(parameters_by_name(net)), 'b']}):
+        assert refused(to_onnx, net, 'b.onnx', X, [state], batch_axis=1, **settings).endswith(
+            ': must be 2 and 2 names, different from each other and from those of the parameters; in a command, set '
+            '--output-names')
+    assert ' (8, 2, 3), (4, 2, 5), ' in refused(to_onnx, net, 'b.onnx', X, [state])
 
 
 def test_examples_of_other_dtypes():
     """NumPy's float64 becomes float32, like the parameters."""
     to_onnx(block(nn.Dense(4)), 'a.onnx', numpy.ones((2, 784)))
     assert onnx.load('a.onnx').graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
-    with pytest.raises(ValueError, match=r'^dtype complex64: MXNet has no such arrays; convert it, for example'):
-        to_onnx(block(nn.Dense(4)), 'b.onnx', numpy.ones((2, 784), 'complex64'))
+    assert refused(to_onnx, block(nn.Dense(4)), 'b.onnx', numpy.ones((2, 784), 'complex64')).startswith(
+        'dtype complex64: MXNet has no such arrays; convert it, for example')
 
 
-def test_lenets_parameters_as_a_tuple_or_in_numpy(tmp_path):
-    arrays = lenet_params(numpy.random.default_rng(0))
-    for i, params in enumerate((to_mx(arrays), tuple(to_mx(arrays)), [arrays])):
-        to_onnx(params, f'{i}.onnx', log=lambda line: None)
-        assert (tmp_path / f'{i}.onnx').read_bytes() == (tmp_path / '0.onnx').read_bytes()
+def test_lenets_parameters_as_a_tuple_or_in_numpy():
+    for i, params in enumerate((lenet(), tuple(lenet()), [[array.asnumpy() for array in lenet()]])):
+        to_onnx(params, f'{i}.onnx')
+        assert Path(f'{i}.onnx').read_bytes() == Path('0.onnx').read_bytes()
 
 
 @mxnet_1
 def test_arrays_of_the_other_kind():
     net = nn.Dense(3, in_units=4)
     net.initialize()
-    with pytest.raises(ValueError, match='pass arrays of mx.nd to a network of mx.nd, and arrays of mx.np to others$'):
-        to_onnx(net, 'a.onnx', mx.nd.ones((2, 4)))
+    assert refused(to_onnx, net, 'a.onnx', mx.nd.ones((2, 4))).endswith(
+        ': pass arrays of mx.nd to a network of mx.nd, and arrays of mx.np to others')
 
 
 @mxnet_1
@@ -195,7 +190,7 @@ def test_an_overridden_forward_is_found():
     net, X = Scaled(), random(2, 4)
     net.initialize()
     net.hybridize()
-    to_onnx(net, 'a.onnx', X, log=lambda line: None)
+    to_onnx(net, 'a.onnx', X)
     found = run_model('a.onnx', X)[0]
     assert abs(found - net(X).asnumpy()).max() <= 1e-5 * abs(found).max()
 
@@ -204,9 +199,8 @@ def test_an_overridden_forward_is_found():
 def test_layers_that_gluon_does_not_know():
     layers = [nn.Dense(3, in_units=4)]
     layers[0].initialize()
-    with pytest.raises(ValueError, match='^the network cannot be traced with .*, its parameter dense.*_weight is unknow'
-                                         'n: make each layer an attribute of its block'):
-        to_onnx(Lambda(lambda F, X: layers[0](X)), 'a.onnx', random(2, 4))
+    assert '_weight is unknown: make each layer an attribute of its block: ' in refused(
+        to_onnx, Lambda(lambda F, X: layers[0](X)), 'a.onnx', random(2, 4))
 
 
 def test_parameters_of_functions():
@@ -215,7 +209,7 @@ def test_parameters_of_functions():
 
     X, params = random(2, 3), [random(3, 4), random(4)]
     for names, given in ((['1_0', '1_1'], params), (['W', 'b'], [array.asnumpy() for array in params])):
-        to_onnx(network, 'a.onnx', X, given, param_names=names if 'W' in names else (), log=lambda line: None)
+        to_onnx(network, 'a.onnx', X, given, param_names=names if 'W' in names else ())
         assert [array.name for array in onnx.load('a.onnx').graph.initializer] == names
         assert abs(run_model('a.onnx', X)[0] - network(X, params).asnumpy()).max() <= 1e-6
 
@@ -225,9 +219,9 @@ def test_a_function_that_cannot_be_traced():
     def positive(X):
         return X if X.sum() > 0 else -X
 
-    with pytest.raises(ValueError, match=r'^the network cannot be traced with inputs \(2, 3\) or \(4, 3\), [^:]*: pass '
-                                         r'examples of its inputs and their batch_axis; MXNet must be able to hybrid'):
-        to_onnx(positive, 'a.onnx', random(2, 3))
+    line = refused(to_onnx, positive, 'a.onnx', random(2, 3))
+    assert re.match(r'the network cannot be traced with inputs \(2, 3\) or \(4, 3\), [^:]*: pass examples of its '
+                    'inputs and their batch_axis; MXNet must be able to hybridize it$', line)
 
 
 def test_a_decorated_function():
@@ -241,5 +235,5 @@ def test_a_decorated_function():
 
     X = random(2, 3)
     for function, expected in ((doubled, X * 2 + 2), (hybridized(doubled), X * 2 + 2), (hybridized(network), X + 1)):
-        to_onnx(function, 'a.onnx', X, log=lambda line: None)
+        to_onnx(function, 'a.onnx', X)
         assert abs(run_model('a.onnx', X)[0] - expected.asnumpy()).max() <= 1e-6

@@ -10,26 +10,25 @@ from pathlib import Path
 from typing import BinaryIO
 
 UNFINISHED = r'\.[0-9a-f]{8}\.part'  # the end of the name of a file that is being written
-MAX_TEXT = 2**24  # bytes of config.json or history.csv
 LARGEST = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') // 2  # bytes of any file: half of the memory
 
 
-def open_file(path: str | os.PathLike, limit: int = LARGEST) -> BinaryIO:
-    """Open a regular file of at most `limit` bytes; OSError for others, before anything is read. Never waits."""
+def open_file(path: str | os.PathLike) -> BinaryIO:
+    """Open a regular file of at most `LARGEST` bytes; OSError for others, before anything is read. Never waits."""
     # Without O_NONBLOCK, opening a FIFO would wait for a writer. Not os.stat before, because the file may be replaced
     file = open(path, 'rb', opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115, returned
     status = os.fstat(file.fileno())
-    if stat.S_ISREG(status.st_mode) and status.st_size <= limit:
+    if stat.S_ISREG(status.st_mode) and status.st_size <= LARGEST:
         return file
     file.close()
-    raise (OSError(errno.EFBIG, f'larger than {limit:,} bytes', os.fspath(path)) if stat.S_ISREG(status.st_mode) else
+    raise (OSError(errno.EFBIG, f'larger than {LARGEST:,} bytes', os.fspath(path)) if stat.S_ISREG(status.st_mode) else
            OSError(errno.EINVAL, 'not a regular file', os.fspath(path)))
 
 
-def read_file(path: str | os.PathLike, limit: int = MAX_TEXT) -> bytes:
-    """Return the content of a regular file of at most `limit` bytes; OSError for others."""
-    with open_file(path, limit) as file:
-        return file.read(limit)  # not more, because files in /proc have no size, and others may grow
+def read_file(path: str | os.PathLike) -> bytes:
+    """Return the content of a regular file of at most `LARGEST` bytes; OSError for others."""
+    with open_file(path) as file:
+        return file.read(LARGEST)  # not more, because files in /proc have no size, and others may grow
 
 
 def write_atomically(path: str | os.PathLike, content: bytes | memoryview) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy
 import safetensors.numpy
 
-from ..base.files import open_file, write_atomically
+from ..base.files import read_file, write_atomically
 from ..base.text import counted
 from ..mxnet_setup.compat import npx
 from ..parallel.workers import Workers
@@ -138,8 +138,7 @@ def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
     """
     path = os.fspath(path)  # raises TypeError for a number, which would be an open file
     try:
-        with open_file(path) as file:
-            content = file.read()  # once; a file that is mapped into memory could change or be cut
+        content = read_file(path)  # once; a file that is mapped into memory could change or be cut
     except OSError as error:
         raise CheckpointError(f'{path}: cannot be read ({error.strerror or error})') from None
     try:

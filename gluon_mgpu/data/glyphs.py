@@ -19,7 +19,6 @@ TRAIN_FONTS = (
 TEST_FONTS = ('cmr10', 'cmb10', 'cmss10', 'cmtt10', 'cmmi10')
 NUM_TRAIN, NUM_TEST = 60_000, 10_000
 ARRAYS = ('train_images', 'train_labels', 'test_images', 'test_labels')  # names in the cached file
-MAX_CACHED = 2**28  # bytes
 VERSION = 2      # of the images, in the name of the cached file; increase it when a change gives other images
 
 SIZE = 28        # side of an image in pixels
@@ -116,6 +115,6 @@ def load(cache_dir: Path) -> tuple[tuple, tuple]:
 def _cached(path: Path) -> list | None:
     """Return the arrays in a cached file, or None if it is missing or damaged."""
     # A damaged file can raise many types, such as zlib.error
-    with contextlib.suppress(Exception), open_file(path, MAX_CACHED) as stream, numpy.load(stream) as file:
+    with contextlib.suppress(Exception), open_file(path) as stream, numpy.load(stream) as file:
         return [file[name] for name in ARRAYS]
     return None

@@ -16,7 +16,6 @@ from ..base.files import open_file
 
 SIDE = 28
 MAX_ROWS = 2**30 // SIDE**2  # 1 GiB of pixels
-MAX_SIZE = 2**31             # bytes of a file
 NUM_CLASSES = 10
 
 
@@ -44,7 +43,7 @@ def read_labels(path: Path) -> numpy.ndarray:
 def _read(path: Path, row: tuple) -> numpy.ndarray:
     """Return the rows of a file, each of shape `row`: uint8 (n, *row), read-only."""
     try:
-        with open_file(path, MAX_SIZE) as file:
+        with open_file(path) as file:
             # Content and not name, because browsers decompress some downloads and keep the name
             compressed = file.read(2) == b'\x1f\x8b'
             file.seek(0)

@@ -60,9 +60,7 @@ def check_gpus(numbers: list[int]) -> None:
         if not seen:
             raise ProblemError(f'gpu({i}) does not exist ({why_no_gpus()})', f'use {CPU_CONTEXTS}')
         if i >= seen:
-            has_mig = any(' MIG ' in gpu.name for gpu in ask_driver().gpus)  # 'NVIDIA A100-SXM4-40GB MIG 3g.20gb'
-            mig = ', a process can use only one MIG instance' if has_mig else ''
-            raise ProblemError(f'gpu({i}) does not exist (MXNet sees {seen}{mig}{hidden()})',
+            raise ProblemError(f'gpu({i}) does not exist (MXNet sees {seen}{hidden()})',
                                f'use gpu:0{f" to gpu:{seen - 1}" if seen > 1 else ""}')
 
 

@@ -8,7 +8,6 @@ from ..base.program import reason
 from ..data.idx import SIDE
 
 FORMATS = 'PNG', 'JPEG', 'GIF', 'BMP', 'TIFF', 'WEBP', 'PPM'
-MAX_SIZE = 2**29  # bytes of a file
 MAX_SIDE = 1024   # pixels; larger images are shrunk at first
 
 
@@ -23,7 +22,7 @@ def read_image(path) -> numpy.ndarray:
         with warnings.catch_warnings():
             warnings.simplefilter('error', Image.DecompressionBombWarning)
             # Not other formats, some of which start other programs, such as Ghostscript
-            with open_file(path, MAX_SIZE) as opened, Image.open(opened, formats=FORMATS) as file:
+            with open_file(path) as opened, Image.open(opened, formats=FORMATS) as file:
                 if file.mode[0] in 'IF':  # Pillow would clip them at 255
                     raise ValueError('its pixels have more than 8 bits')
                 upright = ImageOps.exif_transpose(file)

@@ -57,17 +57,17 @@ def test_errors_name_the_file(tmp_path, monkeypatch, full_disk):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_only_regular_files_of_bounded_size_are_opened(tmp_path):
+def test_only_regular_files_of_bounded_size_are_opened(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, 'LARGEST', 4)
     os.mkfifo(tmp_path / 'fifo')
     (tmp_path / 'a').write_bytes(b'12345')
-    for path, limit, words in ((tmp_path / 'fifo', 9, 'not a regular file'), ('/dev/zero', 9, 'not a regular file'),
-                               (tmp_path / 'a', 4, 'larger than 4 bytes'), (tmp_path, 9, 'Is a directory'),
-                               (tmp_path / 'none', 9, 'No such file or directory')):
+    for path, words in ((tmp_path / 'fifo', 'not a regular file'), ('/dev/zero', 'not a regular file'),
+                        (tmp_path / 'a', 'larger than 4 bytes'), (tmp_path, 'Is a directory'),
+                        (tmp_path / 'none', 'No such file or directory')):
         with limits(5), pytest.raises(OSError, match=words) as error:
-            open_file(path, limit)
+            open_file(path)
         assert str(error.value.filename) == str(path)
-    assert module.read_file(tmp_path / 'a', 5) == b'12345'
-    assert len(module.read_file('/proc/self/status', 5)) == 5  # its size is 0
+    assert len(module.read_file('/proc/self/status')) == 4  # its size is 0
 
 
 def test_a_fifo_is_not_replaced(tmp_path):

@@ -71,13 +71,6 @@ def test_gpus_that_the_environment_hides(machine, monkeypatch):
         "gpu(3) does not exist (MXNet sees 1; CUDA_VISIBLE_DEVICES='3' may hide some): use gpu:0")
 
 
-def test_mig_instances(machine):
-    machine(A100_PART)
-    assert try_all_gpus() == parse_devices('gpu:all') == gpus(0)
-    assert refused(devices_from, 2) == (
-        'gpu(1) does not exist (MXNet sees 1, a process can use only one MIG instance): use gpu:0')
-
-
 def test_the_gpus_of_workers(machine):
     machine(V100, RTX4090)
     assert [gpu_module.gpu_of_worker(i) for i in range(3)] == [0, 1, 2]  # check_devices rejects gpu(2)

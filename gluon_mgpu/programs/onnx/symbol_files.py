@@ -16,8 +16,6 @@ from ...networks.graph_operators import operators_of
 from .file_graph import SEED, example, in_float32, output_names, safe, without_label
 from .graph import semantics_of
 
-MAX_SYMBOL = 2**26  # bytes
-
 
 def load_files(symbol_file: str, params_file: str, shapes: Sequence[tuple], float32: bool) -> tuple:
     """Return a network, random examples of its inputs by name, names of its outputs, and a line about these."""
@@ -47,7 +45,7 @@ def load_files(symbol_file: str, params_file: str, shapes: Sequence[tuple], floa
 def _read_symbol(path: str, float32: bool) -> tuple[Any, bool]:
     """Read NAME-symbol.json, without losses at its end; return the graph, and True if it is for arrays of ``mx.np``."""
     try:
-        graph = safe(json.loads(read_file(path, MAX_SYMBOL), object_hook=in_float32 if float32 else None))
+        graph = safe(json.loads(read_file(path), object_hook=in_float32 if float32 else None))
         graph['nodes'] = [without_label(node) for node in graph['nodes']]
         return graph_from_json(graph), MXNET_MAJOR >= 2 or 'is_np_shape' in graph.get('attrs', {})
     except NotImplementedError as error:

@@ -105,16 +105,16 @@ def _run(args: argparse.Namespace) -> None:
     images = [read_image(path) for path in args.images]
     net, devices, metadata = trained_network(args.run, args.devices and parse_devices(args.devices))
     config = metadata['config']
-    if not (names := NAMES.get(config.get('dataset', ''), ())):
-        raise ValueError(f'{args.run}: its dataset, {config.get("dataset")!r}, must be one of {", ".join(NAMES)}')
+    names = NAMES.get(config['dataset'])
+    if names is None:
+        raise ValueError(f'{args.run}: its dataset, {config["dataset"]!r}, must be one of {", ".join(NAMES)}')
     if images:
         for file, row in zip(args.images, probabilities(net, numpy.stack(images), devices)):
             likeliest = numpy.argsort(-row, kind='stable')[:NUM_CLASSES_SHOWN]
             print_text(f'{Path(file).name}: ' + ', '.join(f'{names[i]} {row[i]:.0%}' for i in likeliest))
         return
     run = Path(args.run)
-    folder = run if run.is_dir() else run.parent
-    out = args.out or folder / 'predictions.png'
+    out = args.out or (run if run.is_dir() else run.parent) / 'predictions.png'
     check_writable(out)
     # The rows and batches of the run's evaluation, because each device has its own statistics of batch norm
     batch_size = config['batch_size']

@@ -38,13 +38,16 @@ class Event(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """An event as in the trace, with the process and the thread of the profiler, in microseconds."""
+    """An event as in the trace, with the process's name and the thread of the profiler, in microseconds."""
 
     start: float
     end: float
-    process: int
+    lane: str
     thread: int
     name: str
+
+    def is_on_device(self) -> bool:
+        return self.lane[-1].isdigit()
 
 
 def read(path) -> list[Event]:
@@ -66,15 +69,14 @@ def parse(trace: str | bytes, path) -> list[Event]:
 
 def _events(records: list[dict]) -> list[Event]:
     # 1. The profiler calls a device a process, and names it in a record of its own
-    lanes = {r['pid']: r['args']['name'] for r in records if r['ph'] == 'M' and r['name'] == 'process_name'}
-    lanes = {process: name for process, name in lanes.items() if LANE.match(name)}
-    pieces = sorted(_pieces(r for r in records if r['ph'] in ('B', 'E') and r['pid'] in lanes))
+    lanes = {r['pid']: r['args']['name'] for r in records
+             if r['ph'] == 'M' and r['name'] == 'process_name' and LANE.match(r['args']['name'])}
+    pieces = sorted(_pieces((r for r in records if r['ph'] in ('B', 'E') and r['pid'] in lanes), lanes))
     # 2. A CPU context's worker thread also makes that context's copies to pinned memory, which has a lane of its own
-    owners = {piece.thread: lanes[piece.process] for piece in pieces if lanes[piece.process][-1].isdigit()}
+    owners = {piece.thread: piece.lane for piece in pieces if piece.is_on_device()}
     on_device = defaultdict(list)
     for piece in pieces:
-        lane = lanes[piece.process]
-        on_device[lane if lane[-1].isdigit() else owners.get(piece.thread, lane)].append(piece)
+        on_device[piece.lane if piece.is_on_device() else owners.get(piece.thread, piece.lane)].append(piece)
     # 3. Each device has its own order of phases
     events = []
     for lane, its_pieces in on_device.items():
@@ -85,11 +87,11 @@ def _events(records: list[dict]) -> list[Event]:
     return sorted(events, key=lambda event: event.start)
 
 
-def _pieces(records: Iterable[dict]) -> Iterator[_Piece]:
+def _pieces(records: Iterable[dict], lanes: dict) -> Iterator[_Piece]:
     """Pair the beginnings and ends of pieces; skip records without a partner."""
     unpaired = defaultdict(list)
     for r in records:  # not sorted by time: MXNet writes the two records of a piece together
-        key = r['pid'], r['tid'], r['name']
+        key = lanes[r['pid']], r['tid'], r['name']
         if r['ph'] == 'B':
             unpaired[key].append(float(r['ts']))
         elif unpaired[key] and r['name'] != 'DeleteVariable':

@@ -195,7 +195,7 @@ def sentence_pairs(rng, rows):
 
 
 class BERT(nn.Block):
-    """One layer of attention, and the two tasks of pre-training."""
+    """The two tasks of pre-training."""
 
     def __init__(self):
         super().__init__()
@@ -203,14 +203,9 @@ class BERT(nn.Block):
         self.encoder = nn.Dense(H, in_units=H, flatten=False, activation='tanh')
         self.mlm, self.nsp = nn.Dense(VOCAB, in_units=H, flatten=False), nn.Dense(2, in_units=H)
 
-    def encode(self, tokens, segments, valid_lens):
-        X = self.token(tokens) + self.segment(segments)
-        scores = npx.batch_dot(X, X, transpose_b=True)  # (n, T, T)
-        scores = npx.sequence_mask(scores.transpose(0, 2, 1), valid_lens, True, value=-1e6, axis=1).transpose(0, 2, 1)
-        return self.encoder(npx.batch_dot(npx.softmax(scores), X))
-
     def forward(self, tokens, segments, valid_lens, positions):
-        X = self.encode(tokens, segments, valid_lens)
+        X = self.token(tokens) + self.segment(segments)
+        X = self.encoder(npx.sequence_mask(X, valid_lens, True, axis=1))
         masked = npx.batch_dot(npx.one_hot(positions, T).astype(X.dtype), X)  # (n, 2, H)
         return self.mlm(masked), self.nsp(X[:, 0, :])
 

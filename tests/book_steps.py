@@ -14,7 +14,6 @@ from equals_one import sequential, take_gradients
 
 from gluon_mgpu.ch13 import train_batch_ch13
 from gluon_mgpu.mxnet_setup.compat import HybridBlock, gluon, np, npx
-from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.step import gradients, params_with_gradients
 
 nn = gluon.nn
@@ -195,7 +194,7 @@ def sentence_pairs(rng, rows):
 
 
 class BERT(nn.Block):
-    """One layer of attention, and the two tasks of pre-training."""
+    """The two tasks of pre-training."""
 
     def __init__(self):
         super().__init__()
@@ -203,14 +202,9 @@ class BERT(nn.Block):
         self.encoder = nn.Dense(H, in_units=H, flatten=False, activation='tanh')
         self.mlm, self.nsp = nn.Dense(VOCAB, in_units=H, flatten=False), nn.Dense(2, in_units=H)
 
-    def encode(self, tokens, segments, valid_lens):
-        X = self.token(tokens) + self.segment(segments)
-        scores = npx.batch_dot(X, X, transpose_b=True)  # (n, T, T)
-        scores = npx.sequence_mask(scores.transpose(0, 2, 1), valid_lens, True, value=-1e6, axis=1).transpose(0, 2, 1)
-        return self.encoder(npx.batch_dot(npx.softmax(scores), X))
-
     def forward(self, tokens, segments, valid_lens, positions):
-        X = self.encode(tokens, segments, valid_lens)
+        X = self.token(tokens) + self.segment(segments)
+        X = self.encoder(npx.sequence_mask(X, valid_lens, True, axis=1))
         masked = npx.batch_dot(npx.one_hot(positions, T).astype(X.dtype), X)  # (n, 2, H)
         return self.mlm(masked), self.nsp(X[:, 0, :])
 
@@ -253,17 +247,17 @@ class Seq2Seq(nn.Block):
         return self.dense(outputs).swapaxes(0, 1)
 
 
-def step_of_seq2seq(state, X, y, devices, clip_shards=False, counted=lambda valid, devices: valid, limit=0.1):
+def step_of_seq2seq(state, X, y, devices, clip_shards=False):
     """The sum of the gradients is clipped, and divided by the words of the whole batch."""
     net, trainer = state
     take_gradients(lambda X, y: of_words(net(*X), *y), [net], X, y, devices)
     if clip_shards:
         for device in devices:
-            clip(gradients(net, [device]), gradients(net, [device]), limit)
+            clip(gradients(net, [device]), gradients(net, [device]))
     trainer.allreduce_grads()
     if not clip_shards:
-        clip(gradients(net, devices[:1]), gradients(net, devices), limit)
-    trainer.update(float(counted(y[1], devices).sum()))
+        clip(gradients(net, devices[:1]), gradients(net, devices))
+    trainer.update(float(y[1].sum()))
 
 
 def of_words(scores, labels, valid):
@@ -272,11 +266,10 @@ def of_words(scores, labels, valid):
     return cross_entropy(scores, labels, weights)
 
 
-def clip(of, grads, limit):
-    norm = sum((g ** 2).sum() for g in of) ** 0.5
-    scale = min(limit / norm.item(), 1) if norm.item() else 1
+def clip(of, grads):
+    norm = sum((g ** 2).sum().item() for g in of) ** 0.5
     for g in grads:
-        g *= scale
+        g *= min(0.1 / (norm or 1), 1)
 
 
 def translations(rng, rows):
@@ -401,8 +394,6 @@ WRONG = {  # the chapter, its step with a mistake, most of them the book's, and 
     "BERT: divided by a shard's weights": ('BERT', partial(step_of_bert, total_of=lambda weights, is_next: (
         weights.sum() + 1e-8, len(is_next))), UNKNOWN),
     'seq2seq: clipped before the sum': ('seq2seq', partial(step_of_seq2seq, clip_shards=True), UNKNOWN),
-    "seq2seq: divided by a shard's words": ('seq2seq', partial(
-        step_of_seq2seq, counted=lambda valid, devices: split_and_load(valid, devices)[0], limit=1e9), UNKNOWN),
     'NeuMF: the mean over a shard': ('NeuMF', partial(step_of_ranking, over_rows=np.mean), NO_MEANS),
     'GAN: gradients of the generator': ('GAN', partial(step_of_gan, prepared=False),
                                         'set the gradients of devices without rows, and of layers that a batch'),

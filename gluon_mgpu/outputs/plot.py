@@ -40,15 +40,14 @@ class Animator:
 
     def add(self, x, y) -> None:
         """Add a point to each line: one number `x` for all or one per line, and one `y` per line, None for no point."""
-        y = list(y) if hasattr(y, '__len__') else [y]
-        x = list(x) if hasattr(x, '__len__') else [x] * len(y)
-        while len(self.X) < len(y):
-            self.X.append([])
-            self.Y.append([])
-        for i, (a, b) in enumerate(zip(x, y)):
-            if a is not None and b is not None:
-                self.X[i].append(a)
-                self.Y[i].append(b)
+        ys = y if hasattr(y, '__len__') else [y]
+        xs = x if hasattr(x, '__len__') else [x] * len(ys)
+        for lines in (self.X, self.Y):
+            lines += [[] for _ in ys[len(lines):]]
+        for x, y, X, Y in zip(xs, ys, self.X, self.Y):
+            if x is not None and y is not None:
+                X.append(x)
+                Y.append(y)
         if _in_notebook():
             self.draw()
 
@@ -178,14 +177,13 @@ def main(argv: list | None = None) -> int:
     """Run the command line ``python -m gluon_mgpu plot``; return the exit status."""
     parser = Parser('gluon_mgpu plot', 'Draw the accuracy of several runs in one plot.')
     parser.add_argument('folders', type=path, nargs='+', metavar='RUN', help='folder of a run')
-    parser.add_argument('--out', type=picture, metavar='FILE', help='(default: accuracy.png)')
+    parser.add_argument('--out', type=picture, metavar='FILE', default='accuracy.png', help='(default: %(default)s)')
     return parser.run(argv, _run)
 
 
 def _run(args: argparse.Namespace) -> None:
-    out = args.out or Path('accuracy.png')
-    compare_runs(args.folders, out)
-    print_text(f'picture: {out}')
+    compare_runs(args.folders, args.out)
+    print_text(f'picture: {args.out}')
 
 
 def _in_notebook() -> bool:

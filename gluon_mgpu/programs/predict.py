@@ -20,8 +20,6 @@ from ..settings.settings import ALL
 from .image_file import read_image
 from .load_run import place_of_checkpoint, trained_network
 
-ROWS, COLUMNS = 6, 6  # test images in the picture
-NUM_CLASSES_SHOWN = 3
 NAMES = {  # of the classes; the first line is D2L 4.2's ``FashionMNIST.text_labels``
     'fashion-mnist': ('t-shirt', 'trouser', 'pullover', 'dress', 'coat', 'sandal', 'shirt', 'sneaker', 'bag',
                       'ankle boot'),
@@ -42,11 +40,6 @@ def probabilities(net: Callable, images: numpy.ndarray, devices: list, batch_siz
     return numpy.concatenate(found)
 
 
-def confusion(labels: numpy.ndarray, predicted: numpy.ndarray, num_classes: int) -> numpy.ndarray:
-    """Return the confusion matrix of integers (n,): a row for each true class, a column for each predicted one."""
-    return numpy.bincount(labels * num_classes + predicted, minlength=num_classes**2).reshape(num_classes, num_classes)
-
-
 @matplotlib_defaults()
 def draw_predictions(images: numpy.ndarray, labels: numpy.ndarray, predicted: numpy.ndarray, names: tuple, path,
                      title: str) -> None:
@@ -56,28 +49,28 @@ def draw_predictions(images: numpy.ndarray, labels: numpy.ndarray, predicted: nu
     fig.suptitle(title, y=0.995, fontsize='medium')
     top, bottom = fig.subfigures(2, squeeze=False).flat
     _draw_images(top, images, labels, predicted, names)
-    _draw_confusion(bottom, confusion(labels, predicted, len(names)), names)
+    _draw_confusion(bottom, labels, predicted, names)
     write_picture(fig, path)
 
 
 def _draw_images(figure: Any, images, labels, predicted, names: tuple) -> None:
-    for axes, image, label, guess in zip(figure.subplots(ROWS, COLUMNS).flat, images, labels, predicted):
+    for axes, image, label, guess in zip(figure.subplots(6, 6).flat, images, labels, predicted):
         axes.imshow(image, cmap='gray_r')
         line, color, width = names[guess], 'black', 1.0
         if label != guess:
             line, color, width = f'{line}\n(is {names[label]})', 'tab:red', 2.5
         axes.set_title(line, fontsize='small', color=color, pad=3, y=1)
         axes.set(xticks=[], yticks=[])
-        for spine in axes.spines.values():
-            spine.set(color=color, linewidth=width)
+        axes.spines[:].set(color=color, linewidth=width)
     figure.subplots_adjust(left=0.02, right=0.98, top=0.88, bottom=0.01, hspace=0.62)
 
 
-def _draw_confusion(figure: Any, counts: numpy.ndarray, names: tuple) -> None:
+def _draw_confusion(figure: Any, labels, predicted, names: tuple) -> None:
+    counts = numpy.zeros((len(names), len(names)), int)
+    numpy.add.at(counts, (labels, predicted), 1)
     axes = figure.subplots()
     axes.imshow(counts, cmap='Blues')
-    for true, guess in numpy.ndindex(*counts.shape):
-        number = counts[true, guess]
+    for (true, guess), number in numpy.ndenumerate(counts):
         axes.text(guess, true, number or '', ha='center', va='center', fontsize='small',
                   color='white' if number > counts.max() / 2 else 'black')
     axes.set(xticks=range(len(names)), yticks=range(len(names)), yticklabels=names, xlabel='predicted', ylabel='true',
@@ -105,16 +98,14 @@ def _run(args: argparse.Namespace) -> None:
     images = [read_image(path) for path in args.images]
     net, devices, metadata = trained_network(args.run, args.devices and parse_devices(args.devices))
     config = metadata['config']
-    if not (names := NAMES.get(config.get('dataset', ''), ())):
-        raise ValueError(f'{args.run}: its dataset, {config.get("dataset")!r}, must be one of {", ".join(NAMES)}')
+    names = NAMES[config['dataset']]
     if images:
         for file, row in zip(args.images, probabilities(net, numpy.stack(images), devices)):
-            likeliest = numpy.argsort(-row, kind='stable')[:NUM_CLASSES_SHOWN]
+            likeliest = numpy.argsort(-row, kind='stable')[:3]
             print_text(f'{Path(file).name}: ' + ', '.join(f'{names[i]} {row[i]:.0%}' for i in likeliest))
         return
     run = Path(args.run)
-    folder = run if run.is_dir() else run.parent
-    out = args.out or folder / 'predictions.png'
+    out = args.out or (run if run.is_dir() else run.parent) / 'predictions.png'
     check_writable(out)
     # The rows and batches of the run's evaluation, because each device has its own statistics of batch norm
     batch_size = config['batch_size']

@@ -74,31 +74,28 @@ def here(files, tmp_path, monkeypatch):
     return tmp_path / 'here'
 
 
-def replace(path: Path, kind: str) -> None:
-    """Replace a file by one of this kind."""
-    path.unlink()
-    if kind == 'FIFO':
-        os.mkfifo(path)
-    elif kind == 'link':
-        path.symlink_to('/dev/zero')
-    elif kind == 'huge':
-        with open(path, 'wb') as file:
-            file.truncate(2**42)  # a sparse file
-    else:
-        path.write_bytes(b'\x1b[31m\x1b]0;title\x07\r\n' * 9 if kind == 'control characters' else
-                         numpy.random.default_rng(0).bytes(10_000))
+def write_sparse(path):
+    path.touch()
+    os.truncate(path, 2**42)
+
+
+KINDS = {  # functions that write a file of this kind
+    'FIFO': os.mkfifo, 'link': lambda path: path.symlink_to('/dev/zero'), 'huge': write_sparse,
+    'control characters': lambda path: path.write_bytes(b'\x1b[31m\x1b]0;title\x07\r\n' * 9),
+    'random bytes': lambda path: path.write_bytes(numpy.random.default_rng(0).bytes(10_000))}
 
 
 def test_all_programs_are_tested():
     assert READ.keys() == PROGRAMS.keys()
 
 
-@pytest.mark.parametrize('kind', ['FIFO', 'link', 'huge', 'control characters', 'random bytes'])
+@pytest.mark.parametrize('kind', KINDS)
 @pytest.mark.parametrize('command, name', [
     (command, name) for commands in READ.values() for command, names in commands for name in names],
     ids=lambda value: '-'.join(Path(value).parts[-1:]) if isinstance(value, str) else f'{value[0]} {value[1]}')
 def test_files_that_are_not_what_they_should_be(command, name, kind, here, capfd, count):
-    replace(here / name, kind)
+    (here / name).unlink()
+    KINDS[kind](here / name)
     with limits():
         status = main(command)
     out, err = capfd.readouterr()

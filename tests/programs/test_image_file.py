@@ -10,21 +10,18 @@ from PIL import EpsImagePlugin, Image
 from gluon_mgpu.programs.image_file import read_image
 
 
-@pytest.mark.parametrize('name, image, corner, middle', [
-    ('dark.png', picture(0, spot=255), 0, 1), ('light.png', picture(255, spot=0), 0, 1),
-    ('wide.png', picture(0, (112, 56), spot=255), 0, 1), ('tiny.png', picture(0, (3, 3)), 0, 0),
-    ('colour.png', picture((255, 255, 255), spot=(0, 0, 0), mode='RGB'), 0, 1),
-    ('transparent.png', picture((0, 0, 0, 0), spot=(255, 255, 255, 255), mode='RGBA'), 0, 1),
-    ('dark on transparent.png', picture((0, 0, 0, 0), spot=(0, 0, 0, 255), mode='RGBA'), 0, 1),
-    ('dark on white.png', picture((255, 255, 255, 0), spot=(0, 0, 0, 255), mode='RGBA'), 0, 1),
-    ('nothing.png', picture((0, 0, 0, 0), mode='RGBA'), 0, 0),
-    ('grey.png', picture((0, 0), spot=(0, 255), mode='LA'), 0, 1),
-    ('palette.gif', picture(0, spot=255).convert('P'), 0, 1), ('one bit.png', picture(0, spot=1, mode='1'), 0, 1)])
-def test_images_of_all_kinds_become_28_by_28_light_on_black(name, image, corner, middle, tmp_path):
+@pytest.mark.parametrize('name, image, middle', [
+    ('dark.png', picture(0, spot=255), 1), ('light.png', picture(255, spot=0), 1),
+    ('wide.png', picture(0, (112, 56), spot=255), 1), ('tiny.png', picture(0, (3, 3)), 0),
+    ('transparent.png', picture((0, 0, 0, 0), spot=(255, 255, 255, 255), mode='RGBA'), 1),
+    ('dark on transparent.png', picture((0, 0, 0, 0), spot=(0, 0, 0, 255), mode='RGBA'), 1),
+    ('dark on white.png', picture((255, 255, 255, 0), spot=(0, 0, 0, 255), mode='RGBA'), 1),
+    ('nothing.png', picture((0, 0, 0, 0), mode='RGBA'), 0), ('palette.gif', picture(0, spot=255).convert('P'), 1)])
+def test_images_of_all_kinds_become_28_by_28_light_on_black(name, image, middle, tmp_path):
     image.save(tmp_path / name)
     found = read_image(tmp_path / name)
     assert (found.shape, found.dtype) == ((28, 28), numpy.dtype('float32'))
-    assert (found[0, 0], found[14, 14]) == (corner, middle)
+    assert (found[0, 0], found[14, 14]) == (0, middle)
 
 
 def test_a_dataset_image_is_left_as_it_is(tmp_path):

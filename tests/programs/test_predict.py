@@ -17,7 +17,6 @@ from gluon_mgpu.checkpoints.run_folder import checkpoints
 from gluon_mgpu.mxnet_setup.compat import np
 from gluon_mgpu.programs import predict
 from gluon_mgpu.programs.load_run import trained_network
-from gluon_mgpu.training.run import Run
 
 
 @pytest.fixture(scope='module')
@@ -142,19 +141,14 @@ def test_rows_keep_their_order(devices):
     assert numpy.argsort(found[:, 1]).tolist() == list(range(7))
 
 
-def test_confusion_by_hand():
-    found = predict.confusion(numpy.array([0, 0, 1, 2, 2]), numpy.array([0, 1, 1, 2, 0]), 3)
-    assert found.tolist() == [[1, 1, 0], [0, 1, 0], [1, 0, 1]]
-
-
 def test_the_picture_marks_wrong_predictions(tmp_path, figures, monkeypatch):
     monkeypatch.setattr(predict, 'write_picture', lambda figure, path: None)  # the first test writes one
-    images, labels = numpy.zeros((3, 28, 28)), numpy.array([0, 1, 1])
-    predict.draw_predictions(images, labels, numpy.array([0, 1, 0]), ('cat', 'dog'), tmp_path / 'a.png', 'two of three')
+    images, labels = numpy.zeros((4, 28, 28)), numpy.array([0, 1, 1, 1])
+    predict.draw_predictions(images, labels, numpy.array([0, 1, 0, 1]), ('cat', 'dog'), tmp_path / 'a.png', 'a title')
     left, right = figures[0].subfigs
-    assert [axes.get_title() for axes in left.axes[:4]] == ['cat', 'dog', 'cat\n(is dog)', '']
+    assert [axes.get_title() for axes in left.axes[:4]] == ['cat', 'dog', 'cat\n(is dog)', 'dog']
     assert [axes.title.get_color() for axes in left.axes[:3]] == ['black', 'black', 'tab:red']
-    assert [text.get_text() for text in right.axes[0].texts] == ['1', '', '1', '1']
+    assert [text.get_text() for text in right.axes[0].texts] == ['1', '', '1', '2']  # cats, then dogs
 
 
 def test_a_title_of_two_lines_is_above_the_names(tmp_path, figures):
@@ -193,12 +187,3 @@ def test_a_run_with_a_relative_data_dir_from_another_folder(runs, tmp_path, caps
     monkeypatch.chdir(tmp_path / 'elsewhere')
     assert predict.main([str(folder)]) == 0
     assert capsys.readouterr().out.startswith(f'test acc: {accuracy:.4f}')
-
-
-def test_a_run_on_an_unknown_dataset(devices, tmp_path, capsys):
-    config = {'chapter': 'scratch', 'devices': [str(devices[0])], 'batch_size': 1, 'num_epochs': 1,
-              'dataset': 'cifar\x1b[31m'}
-    params = scratch.get_params(scratch.init_params(), devices[0])
-    checkpoint.save(tmp_path / 'a.safetensors', [params], config=config, run=Run(1).state())
-    assert predict.main([str(tmp_path / 'a.safetensors')]) == 2
-    assert re.search(r"its dataset, 'cifar\\x1b\[31m', must be one of .*fashion-mnist", capsys.readouterr().err)

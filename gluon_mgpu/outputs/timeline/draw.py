@@ -28,19 +28,19 @@ def draw_timeline(events: list[Event], path, title: str) -> None:
     """Draw events, in the order of their start, very short ones a little longer, and how busy each device is."""
     from matplotlib.figure import Figure
     shares, whole = busy_shares(events), step_time(events)
-    lanes = {device: number for number, device in enumerate(shares)}
+    lanes = list(shares)
     fig = Figure(figsize=(9, max(3, 1.2 + 0.6 * len(shares))), dpi=120, layout='constrained')
     axes = fig.subplots()
     for phase, color in COLORS.items():
         if bars := [e for e in events if e.phase == phase]:
-            axes.barh([lanes[e.device] for e in bars], [max(e.duration, whole / 800) for e in bars],
+            axes.barh([lanes.index(e.device) for e in bars], [max(e.duration, whole / 800) for e in bars],
                       left=[e.start for e in bars], color=color, label=phase)
-    for device, share in shares.items():
-        axes.annotate(f'{share:.0%} busy', (1, lanes[device]), xycoords=axes.get_yaxis_transform(), xytext=(6, 0),
+    for lane, share in enumerate(shares.values()):
+        axes.annotate(f'{share:.0%} busy', (1, lane), xycoords=axes.get_yaxis_transform(), xytext=(6, 0),
                       textcoords='offset points', va='center')
     axes.set_title(in_lines(title, 90))  # can list many devices
     axes.set(xlabel='milliseconds from the first operation', xlim=(0, whole * 1.002),
-             ylim=(len(shares) - 0.4, -0.6), yticks=range(len(shares)), yticklabels=shares)
+             ylim=(len(lanes) - 0.4, -0.6), yticks=range(len(lanes)), yticklabels=lanes)
     fig.legend(loc='outside lower center', ncols=len(COLORS), frameon=False)
     write_picture(fig, path)
 

@@ -37,16 +37,6 @@ class Event(NamedTuple):
     name: str  # of its operators
 
 
-class _Piece(NamedTuple):
-    """An event as in the trace, with the process and the thread of the profiler, in microseconds."""
-
-    start: float
-    end: float
-    process: int
-    thread: int
-    name: str
-
-
 def read(path) -> list[Event]:
     """Read the events of a trace, at least one, in the order of their start; raise ValueError if it has none."""
     return parse(read_file(path, MAX_TRACE), path)
@@ -66,34 +56,33 @@ def parse(trace: str | bytes, path) -> list[Event]:
 
 def _events(records: list[dict]) -> list[Event]:
     # 1. The profiler calls a device a process, and names it in a record of its own
-    lanes = {r['pid']: r['args']['name'] for r in records if r['ph'] == 'M' and r['name'] == 'process_name'}
-    lanes = {process: name for process, name in lanes.items() if LANE.match(name)}
-    pieces = sorted(_pieces(r for r in records if r['ph'] in ('B', 'E') and r['pid'] in lanes))
+    lanes = {r['pid']: r['args']['name'] for r in records
+             if r['ph'] == 'M' and r['name'] == 'process_name' and LANE.match(r['args']['name'])}
+    pieces = sorted(_pieces((r for r in records if r['ph'] in ('B', 'E') and r['pid'] in lanes), lanes))
     # 2. A CPU context's worker thread also makes that context's copies to pinned memory, which has a lane of its own
-    owners = {piece.thread: lanes[piece.process] for piece in pieces if lanes[piece.process][-1].isdigit()}
+    owners = {thread: lane for _, _, lane, thread, _ in pieces if lane[-1].isdigit()}
     on_device = defaultdict(list)
-    for piece in pieces:
-        lane = lanes[piece.process]
-        on_device[lane if lane[-1].isdigit() else owners.get(piece.thread, lane)].append(piece)
+    for start, end, lane, thread, name in pieces:
+        on_device[lane if lane[-1].isdigit() else owners.get(thread, lane)].append((start, end, name))
     # 3. Each device has its own order of phases
     events = []
     for lane, its_pieces in on_device.items():
         device = re.sub(r'/(\d+)$', r'(\1)', lane).rstrip('/')
-        phases = infer_phases([piece.name for piece in its_pieces])
-        for phase, (start, end, _, _, name) in zip(phases, its_pieces):
-            events.append(Event(device, phase, (start - pieces[0].start) / 1000, (end - start) / 1000, name))
+        phases = infer_phases([name for _, _, name in its_pieces])
+        for phase, (start, end, name) in zip(phases, its_pieces):
+            events.append(Event(device, phase, (start - pieces[0][0]) / 1000, (end - start) / 1000, name))
     return sorted(events, key=lambda event: event.start)
 
 
-def _pieces(records: Iterable[dict]) -> Iterator[_Piece]:
-    """Pair the beginnings and ends of pieces; skip records without a partner."""
+def _pieces(records: Iterable[dict], lanes: dict) -> Iterator[tuple[float, float, str, int, str]]:
+    """Pair the beginnings and ends of pieces of work: yield both in microseconds, the lane, the thread and the name."""
     unpaired = defaultdict(list)
     for r in records:  # not sorted by time: MXNet writes the two records of a piece together
-        key = r['pid'], r['tid'], r['name']
+        key = lanes[r['pid']], r['tid'], r['name']
         if r['ph'] == 'B':
             unpaired[key].append(float(r['ts']))
         elif unpaired[key] and r['name'] != 'DeleteVariable':
-            yield _Piece(unpaired[key].pop(), float(r['ts']), *key)
+            yield unpaired[key].pop(), float(r['ts']), *key
 
 
 def infer_phases(names: list[str]) -> list[str]:

@@ -29,7 +29,7 @@ class Comparison(NamedTuple):
 
 def compare_with_one(several: Training, batches: Sequence, start: list | None = None) -> Comparison:
     """Train on the batches on one device and on all, from the values `start`, by default those that `make` gave."""
-    one, several = replace(several.on_one_device()), replace(several)
+    one, several = several.on_one_device(), replace(several)
     names, trained = _same_params(one, several)
     if start is not None:
         several.assign(start)

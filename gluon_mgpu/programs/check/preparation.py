@@ -56,8 +56,10 @@ def _examine(several: Training, batch: Sequence) -> tuple[Training, list[str], b
     params = [*find_all(one.state, gluon.Parameter)]
     if any(param._deferred_init for _, param in params):
         one.step(batch)
-    # Without those that `forward` does not use
-    shapes = tuple((path, param.shape) for path, param in params if not param._deferred_init)
+    shapes: dict = {}
+    for path, param in params:
+        if not param._deferred_init:  # as if `forward` does not use it
+            shapes.setdefault(path, []).append(param.shape)
     layers = [', '.join(path or 'the network' for path, block in find_all(one.state, gluon.Block)
                         if has_layer(block, kind)) for kind in LAYERS]
     # A Trainer that has taken a step keeps its dtype; MXNet's gradients of two recurrent layers are wrong in float64

@@ -29,7 +29,7 @@ class Training:
     workers: Workers    # those that train: all, or this one alone
     dtype: str | None = None        # None: as `make` returns the parameters
     widest: str = 'float32'         # of X and y, unless there is a dtype; not NumPy's default, unlike MXNet's
-    shapes: tuple = ()              # (path, shape) of Gluon's parameters, which may wait for a first batch
+    shapes: dict = field(default_factory=dict)  # {path: shapes} of Gluon's parameters, which may wait for a first batch
     copies: dict = field(default_factory=dict)  # {place: number} of arrays without gradients to compare, on a device
     constants: dict = field(default_factory=dict)  # {id: array} of those that `make` returns at each call
     plain_sgd: bool = False         # instead of a Trainer's optimizer
@@ -65,7 +65,7 @@ class Training:
 
     def _create_deferred(self, state: Any) -> None:
         # By path, because `make` may return a list of networks, one for each device
-        shapes = {path: cycle([shape for other, shape in self.shapes if other == path]) for path, _ in self.shapes}
+        shapes = {path: cycle(found) for path, found in self.shapes.items()}
         for path, param in find_all(state, gluon.Parameter):
             if path in shapes and param._deferred_init:
                 param.shape = next(shapes[path])

@@ -46,7 +46,7 @@ def run_self_test(timeout: float) -> dict[str, Any]:
     # Pass on the user's environment, without what `prepare` has set here
     ours = runtime.prepare().variables
     environment = {name: value for name, value in os.environ.items() if name not in ours}
-    command = [sys.executable, *(['-S'] if sys.flags.no_site else []), '-c', PROGRAM, *map(str, sys.path)]
+    command = [sys.executable, '-c', PROGRAM, *map(str, sys.path)]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                env=environment, text=True, errors='replace')
     out = err = ''

@@ -66,7 +66,7 @@ def test_a_trainer_of_enough_devices_is_right(options, batches):
     (lambda D, G: (D, G), ['0.weight 0', '0.bias 1', '0.weight 2', '0.bias 3'])])
 def test_names_of_two_networks(pack, names, batches):
     def make(devices):
-        state = [with_trainer(sequential(gluon.nn.Dense(4)), devices) for _ in range(2)]
+        state = [with_trainer(sequential(gluon.nn.Dense(units)), devices) for units in (4, 5)]
         return pack(*state), state
     report = check_two(make, lambda state, *batch: step_of_several(state[1], *batch), batches)
     assert [row[0] for row in report.parameters] == names

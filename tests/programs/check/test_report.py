@@ -55,8 +55,8 @@ def test_the_page(image_batches):
     ({'devices': [mx.cpu(0)]}, '^devices .cpu.0..: name at least two, such as cpu:0,cpu:1'),
     ({'batches': []}, '^batches is empty: pass a list'),
     ({'batches': [(numpy.ones((1, 6)), numpy.ones(1))]}, '^batches with 1 row in all: 3 devices need at least 12$'),
-    *[({'batches': batches}, r'^batches has array \(16, 6\) instead of a pair \(X, y\): pass a list such as \[\(X, ')
-      for batches in ((numpy.ones((16, 6)), numpy.ones(16)), [np.ones((16, 6)), np.ones(16)])],
+    ({'batches': [np.ones((16, 6)), np.ones(16)]},
+     r'^batches has array \(16, 6\) instead of a pair \(X, y\): pass a list such as \[\(X, '),
     ({'batches': ((numpy.ones((99, 6)), numpy.ones((99, 2))), numpy.ones(99))},  # several inputs
      r'^batches has array \(99,\) instead of a pair'),
     ({'batches': [(numpy.ones((16, 6)), numpy.ones((16, 2)), numpy.ones(16))]},

@@ -222,8 +222,7 @@ def test_a_network_from_files(step, tmp_path, monkeypatch, batches):
 def books_network(devices):
     """In small: with one residual block."""
     net = sequential(d2l.Residual(4, use_1x1conv=True, strides=2), gluon.nn.GlobalAvgPool2D(), gluon.nn.Dense(10))
-    net.initialize(init=init.Normal(sigma=0.01), ctx=devices)
-    return net, gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1})
+    return with_trainer(net, devices, initializer=init.Normal(0.01))
 
 
 def books_concise_loop(state, X, y, devices, batch_size=12):

@@ -23,7 +23,6 @@ def cannot_open(library):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(('mxnet', 'numpy', 'dists', 'what', 'remedy'), [
-    (None, NUMPY, (), 'MXNet is not installed', 'in the folder'),
     ('', NUMPY, ('mxnet-1.9.1', 'mxnet_cu112-1.9.1'), 'mxnet and mxnet-cu112 are both installed',
      'pip uninstall -y mxnet mxnet-cu112, then pip install'),
     ('', None, ('mxnet-1.9.1',), 'NumPy cannot be imported', "pip install --force-reinstall 'numpy>=1.22'"),
@@ -35,11 +34,9 @@ def cannot_open(library):
      'pip uninstall it, then pip install'),
     ('import os, signal; os.kill(os.getpid(), signal.SIGILL)', NUMPY, ('mxnet-1.9.1',),
      'the self-test died of SIGILL while importing MXNet', 'pip install --force-reinstall --no-deps mxnet==1.9.1'),
-], ids=['no MXNet', 'both builds', 'no NumPy', 'no driver', 'no libquadmath', 'broken',
-        'crash'])
+], ids=['both builds', 'no NumPy', 'no driver', 'no libquadmath', 'broken', 'crash'])
 def test_mxnet_cannot_be_imported(mxnet, numpy, dists, what, remedy, doctor, count):
-    fakes = {name: source for name, source in (('mxnet', mxnet), ('numpy', numpy)) if source is not None}
-    report = doctor(fakes={**OTHERS, **fakes}, dists=dists)
+    report = doctor(fakes={**OTHERS, 'mxnet': mxnet, **({'numpy': numpy} if numpy else {})}, dists=dists)
     fault, = report['findings']
     assert fault['level'] == 'fault' and fault['what'].startswith(what) and remedy in fault['remedy']
     assert report['mxnet']['builds'] == {dist.split('-')[0].replace('_', '-'): '1.9.1' for dist in dists}
@@ -66,7 +63,7 @@ def test_the_names_that_were_supplied(doctor):
 def test_with_nothing_installed_one_command_is_enough(doctor):
     report = doctor(fakes={})
     assert [finding['what'] for finding in report['findings']] == ['MXNet is not installed']
-    assert report['self_test']['mxnet']['error'].startswith('MXNet is not installed')
+    assert 'in the folder' in report['findings'][0]['remedy'] and 'error' in report['self_test']['mxnet']
 
 
 @pytest.mark.slow

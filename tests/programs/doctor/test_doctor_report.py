@@ -8,8 +8,7 @@ from healthy import SELF_TEST, facts_with
 from slow import slow
 
 import gluon_mgpu
-from gluon_mgpu.programs.doctor import doctor_report as module, doctor_report as report
-from gluon_mgpu.programs.doctor.doctor_report import main
+from gluon_mgpu.programs.doctor import doctor_report as report
 
 
 @pytest.mark.parametrize(('program', 'timeout', 'ended', 'during'), [
@@ -42,9 +41,9 @@ def test_the_subprocess_has_the_users_settings(monkeypatch):
 def test_the_command_line_shows_the_screen(can_train, monkeypatch, capsys):
     fault = {'error': 'MXNet is not installed', 'remedy': 'pip install x; for GPUs y'}
     facts = facts_with() if can_train else facts_with(self_test__mxnet=fault)
-    monkeypatch.setattr(module, 'run_self_test', lambda timeout: facts['self_test'])
+    monkeypatch.setattr(report, 'run_self_test', lambda timeout: facts['self_test'])
     monkeypatch.setattr('gluon_mgpu.programs.doctor.facts.look', lambda: facts)
-    assert main([]) == (0 if can_train else 1)
+    assert report.main([]) == (0 if can_train else 1)
     out, err = capsys.readouterr()
     lines = out.splitlines()
     assert err == '' and len(lines) <= 24
@@ -56,11 +55,11 @@ def test_the_command_line_shows_the_screen(can_train, monkeypatch, capsys):
 @pytest.mark.parametrize(('path', 'status', 'line'), [(None, 1, ''), ('/dev/full', 2, 'doctor: [Errno 28] No space')],
                          ids=['closed pipe', 'full disk'])
 def test_stdout_that_cannot_be_written(path, status, line, monkeypatch, capsys):
-    monkeypatch.setattr(module, 'run_self_test', lambda timeout: SELF_TEST)
+    monkeypatch.setattr(report, 'run_self_test', lambda timeout: SELF_TEST)
     reader, writer = os.pipe()
     os.close(reader)
     with open(writer, 'w') as closed, open(path or os.devnull, 'w') as file, monkeypatch.context() as patch:
         patch.setattr(sys, 'stdout', file if path else closed)
-        assert main([]) == status
+        assert report.main([]) == status
     err = capsys.readouterr().err
     assert err.startswith(line) and bool(err) == bool(line)

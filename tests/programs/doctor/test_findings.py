@@ -25,8 +25,6 @@ def test_nothing_is_wrong():
     ({'self_test': stopped('speed')}, 'warning', 'the self-test was killed after 60 s while training LeNet',
      'use --timeout 300'),
     ({'self_test': stopped('speed', 'died of SIGSEGV')}, 'fault', 'the self-test died of SIGSEGV while', '--json'),
-    ({'self_test': stopped('step', 'died of SIGSEGV')}, 'fault', 'the self-test died of SIGSEGV while training for one',
-     '--json'),
     ({'self_test': stopped('mxnet', 'died of SIGILL')}, 'fault', 'the self-test died of SIGILL while importing MXNet',
      'pip install --force-reinstall --no-deps mxnet==1.9.1; if that'),
     ({'self_test': stopped('mxnet', 'died of SIGABRT'), 'engine__you': {'MXNET_A': 'x'}}, 'fault',

@@ -85,8 +85,8 @@ def test_arrays_of_another_kind(devices):
 
 @pytest.mark.parametrize(('data', 'message'), [
     *[(data, f'a {name}: pass an array (n, ...) of mxnet.np or NumPy, or lists and tuples of such arrays')
-      for data, name in (([1, 2], 'int'), (np.array(1), 'ndarray'), ((np.ones(2), 3), 'int'), ({'X': np.ones(2)}, 'dict'),
-                         ('ab', 'str'))],
+      for data, name in (([1, 2], 'int'), (np.array(1), 'ndarray'), ((np.ones(2), 3), 'int'),
+                         ({'X': np.ones(2)}, 'dict'), ('ab', 'str'))],
     (sparse(4)[0].tostype('default').tostype('row_sparse'),
      "a RowSparseNDArray, whose rows MXNet cannot slice: pass array.tostype('default')")])
 def test_what_cannot_be_split(data, message, devices):

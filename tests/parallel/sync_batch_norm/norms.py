@@ -44,9 +44,9 @@ def equals_gluon(program, devices, **options):
     equals_one(partial(program, wrap=SyncBatchNorm), devices, one=partial(program, wrap=Plain), **options)
 
 
-def backward(fast, X_shards, loss=lambda y_hat: y_hat.sum()):
+def backward(fast, *shards, loss=lambda y_hat: y_hat.sum()):
     with autograd.record():
-        ls = [loss(y_hat) for y_hat in fast.forward(X_shards)]
+        ls = [loss(y_hat) for y_hat in fast.forward(*shards)]
     fast.backward(ls)
 
 

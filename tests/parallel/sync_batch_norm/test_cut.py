@@ -44,8 +44,8 @@ class ByDefault(nn.BatchNorm):
     slow(lambda: [Residual(3, use_1x1conv=True, strides=2)]),
     lambda: [nn.Conv2D(3, 3), Tangled()],
     lambda: [nn.Conv2D(3, 3), *2 * [nn.BatchNorm(momentum=1)]],
-], ids=['at the start', 'default options', 'without pixels', 'last axis', 'without scale and shift', 'given statistics', 'residual',
-        'tangled', 'used twice'])
+], ids=['at the start', 'default options', 'without pixels', 'last axis', 'without scale and shift', 'given statistics',
+        'residual', 'tangled', 'used twice'])
 def test_other_networks(device_list, layers):
     equals_gluon(partial(train, make=lambda: sequential(*layers(), nn.Dense(10)), sizes=(7, 1, 4)), device_list(2))
 

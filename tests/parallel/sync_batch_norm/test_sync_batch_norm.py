@@ -348,3 +348,32 @@ def test_one_half_of_what_concise_train_needs(devices):
     assert of_network.startswith('train_batch_synchronized needs a SyncBatchNorm: pass net=')
     of_step = refused(concise.train_batch, X, y, net, None, None, devices)
     assert of_step.endswith('or pass train_batch=train_batch_synchronized to concise.train')
+
+
+def steps_of_all_kinds(devices, rng, wrap, path):
+    """Freeze and unfreeze, add penalties, predict in odd places, save."""
+    net = started(small_net(), devices, rng, (1, 12, 12), scale=0.2)
+    trainer, fast = on_each_device(trainable(net), 'sgd', {'learning_rate': 0.003, 'momentum': 0.9}), wrap(net)
+    for i in range(8):
+        for param in trainable(net[3]):
+            param.grad_req = 'null' if i in (2, 3) else 'write'
+        X_shards = split_and_load(rng.normal(size=(7, 1, 12, 12)), devices)
+        with autograd.record():
+            y_hats = fast.forward(X_shards)
+            with autograd.predict_mode():
+                before = [net(X) for X in X_shards]
+            ls = [square(y_hat) for y_hat in y_hats]
+            if i % 2:  # on one device, since each has the same parameters
+                ls[0] = ls[0] + penalty(devices[0], trainable(net))
+        fast.backward(ls)
+        after = [net(X) for X in X_shards]
+        trainer.step(7)
+        net.save_parameters(path)
+        loaded = small_net()
+        loaded.load_parameters(path, ctx=devices[0], cast_dtype=True, dtype_source='saved')
+        yield rows(before), rows(after), loaded
+
+
+@pytest.mark.parametrize('k', [slow(1), slow(2), 3])
+def test_steps_of_all_kinds(k, device_list, tmp_path):
+    equals_gluon(partial(steps_of_all_kinds, path=str(tmp_path / 'net')), device_list(k))

@@ -5,6 +5,7 @@ import idx_files
 import pytest
 from epochs import NO_PARAMETERS, feed, train
 from history_csv import history
+from refused import refused
 from two_workers import OfTwo, Shard
 
 from gluon_mgpu import scratch
@@ -39,8 +40,7 @@ def test_patience(patience, accuracies, num_trained):
 
 
 def test_patience_must_be_a_number_of_epochs():
-    with pytest.raises(ValueError, match='patience 0: must be an integer of at least 1'):
-        Patience(0)
+    assert 'patience 0: must be an integer of at least 1' in refused(Patience, 0)
 
 
 @pytest.mark.parametrize('where', ['first', 'last'])
@@ -180,6 +180,5 @@ def test_train_end_of_all_callbacks_is_called_after_an_error_in_one():
             raise ValueError('no')
 
     callback = Recorder()
-    with pytest.raises(ValueError, match='no'):
-        Run(num_epochs=1, quiet=True, callbacks=[Failing(), callback]).close()
+    assert 'no' in refused(Run(num_epochs=1, quiet=True, callbacks=[Failing(), callback]).close)
     assert [name for name, *_ in callback.calls] == ['train_end']

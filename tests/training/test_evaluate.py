@@ -6,6 +6,7 @@ import numpy
 import pytest
 from book_steps import split_batch_multi_inputs
 from failing import failing
+from refused import refused
 from semantics import KINDS, semantics
 
 from gluon_mgpu.base.program import Stopped
@@ -34,8 +35,8 @@ def test_accuracy_counts_rows():
 
 def test_what_is_no_dataset(device_list):
     for data_iter in ('text', {'X': 1}):
-        with pytest.raises(ValueError, match=r'the batches have str instead of a pair \(X, y\)'):
-            evaluate_accuracy_gpus(lambda X: X, data_iter, devices=device_list(1))
+        line = refused(evaluate_accuracy_gpus, lambda X: X, data_iter, devices=device_list(1))
+        assert 'the batches have str instead of a pair (X, y)' in line
 
 
 def test_labels_and_classes_as_columns():
@@ -48,8 +49,7 @@ def test_labels_and_classes_as_columns():
         evaluate_accuracy_gpus(lambda X: X, [(np.array([[0.7], [0.2]]), np.array([1, 0]))], devices=[scores.ctx])
     batch = scores, labels.reshape(-1, 1)
     assert evaluate_accuracy_gpus(lambda X: X, [batch], devices=[scores.ctx]) == 3 / 5
-    with pytest.raises(ValueError, match='5 predictions and 4 labels: there must be one label for each row'):
-        accuracy(scores, labels[:4])
+    assert '5 predictions and 4 labels: there must be one label for each row' in refused(accuracy, scores, labels[:4])
 
 
 @pytest.mark.parametrize('dtype', ['uint8', 'int32', 'int64', 'float16', 'float32'])
@@ -229,12 +229,12 @@ def test_evaluation_on_several_workers(devices):
 
 
 def test_invalid_arguments(devices):
-    with pytest.raises(ValueError, match='0 rows: accuracy needs at least one'):
-        evaluate_accuracy_gpus(lambda X: X, [], devices=[np.zeros(1).ctx])
+    line = refused(evaluate_accuracy_gpus, lambda X: X, [], devices=[np.zeros(1).ctx])
+    assert '0 rows: accuracy needs at least one' in line
     for net in (lambda X: X, gluon.nn.Flatten(), gluon.nn.Dense(2)):
         for function in (evaluate_accuracy_gpus, evaluate_accuracy_gpu):
-            with pytest.raises(ValueError, match='has no initialized parameters, so its devices are unknown: pass dev'):
-                function(net, batches(2))
+            line = refused(function, net, batches(2))
+            assert 'has no initialized parameters, so its devices are unknown: pass dev' in line
     X, y = np.zeros((4, 2)), np.zeros(4)
     for data, words in (((X, y), 'array (4, 2)'), ([(X, y), (X, y, X)], 'tuple (array (4, 2), array (4,), array')):
         words = f'^the batches have {re.escape(words)}.* instead of a pair'
@@ -245,8 +245,8 @@ def test_invalid_arguments(devices):
     with pytest.raises(ValueError, match='^the batches have list .* instead of a pair'):  # when it is read
         evaluate_accuracy_gpus(gluon.nn.Flatten(), gluon.data.DataLoader(gluon.data.ArrayDataset(X, X, y), 2),
                                devices=devices)
-    with pytest.raises(ValueError, match='^a tuple of 2 instead of an array of scores: for a network with'):
-        evaluate_accuracy_gpus(lambda X: (X, X), batches(2), devices=devices)
+    line = refused(evaluate_accuracy_gpus, lambda X: (X, X), batches(2), devices=devices)
+    assert line.startswith('a tuple of 2 instead of an array of scores: for a network with')
     assert evaluate_accuracy_gpus(gluon.nn.Flatten(), batches(2), devices=devices) == 3 / 5
 
 

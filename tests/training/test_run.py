@@ -7,6 +7,7 @@ import sys
 import numpy
 import pytest
 from epochs import NO_PARAMETERS, NOT_BEGUN, feed, train
+from refused import refused
 from two_workers import OfTwo, Shard
 
 from gluon_mgpu.mxnet_setup.compat import gluon, mx, np
@@ -74,8 +75,7 @@ def test_a_run_cannot_be_used_again():
     """It would train nothing, but initialize the caller's network again."""
     run = train(Run(num_epochs=1, quiet=True))
     for again in (run.check_data, lambda: next(run.epochs(NO_PARAMETERS))):
-        with pytest.raises(ValueError, match='this Run ended after 1 of 1 epoch: create a new Run'):
-            again()
+        assert 'this Run ended after 1 of 1 epoch: create a new Run' in refused(again)
 
 
 def test_batches_that_can_be_read_only_once():
@@ -120,8 +120,8 @@ def test_batches_that_do_not_know_their_number():
 def test_too_few_epochs_for_a_resumed_run():
     """It would have the parameters of epoch 2 and the accuracy of epoch 1."""
     state = {**NOT_BEGUN, 'history': [[1, 2.0, 1.5, 0.4, 100.0]], 'num_steps': 12, 'num_batches': 4, 'rows': 4}
-    with pytest.raises(ValueError, match='num_epochs 1: must be at least 2, the epoch that the run has reached'):
-        Run(1, quiet=True).restore(state)
+    line = refused(Run(1, quiet=True).restore, state)
+    assert 'num_epochs 1: must be at least 2, the epoch that the run has reached' in line
     Run(2, quiet=True).restore(state)
     between_epochs = {**state, **NOT_BEGUN}
     Run(1, quiet=True).restore(between_epochs)
@@ -205,5 +205,4 @@ def test_what_is_no_state_is_refused(state):
 
 
 def test_a_summary_before_the_first_epoch_ends():
-    with pytest.raises(ValueError, match='^no epoch has ended yet: print the summary after run.epochs$'):
-        Run(2).print_summary([mx.cpu(0)])
+    assert refused(Run(2).print_summary, [mx.cpu(0)]) == 'no epoch has ended yet: print the summary after run.epochs'

@@ -9,10 +9,13 @@ import unittest.mock
 from functools import partial
 from typing import NamedTuple
 
+from equals_one import same
+
 from gluon_mgpu.ch13 import train_batch_ch13
 from gluon_mgpu.mxnet_setup.compat import HybridBlock, autograd, gluon, init, np, npx
 from gluon_mgpu.parallel.split import split_batch
 from gluon_mgpu.parallel.step import gradients, prepare_idle_devices
+from gluon_mgpu.programs.check.contents import find_all
 
 nn = gluon.nn
 SGD, ADAM = ('sgd', {'learning_rate': 0.1, 'momentum': 0.9}), ('adam', {'learning_rate': 0.01})
@@ -57,6 +60,11 @@ def step_of(losses, nets, trainers, shards, devices, rows, divisor=None):
         prepare_idle_devices(net, np.zeros(rows), devices)
     for trainer in trainers:
         trainer.step(rows if divisor is None else divisor, ignore_stale_grad=True)
+
+
+def parameters_of(state):
+    """Return the parameters in the state of a chapter, which must be the same on all devices."""
+    return [same(param.list_data()) for _, param in find_all(state, gluon.Parameter)]
 
 
 def split_batch_multi_inputs(X, y, devices):

@@ -10,7 +10,6 @@ from batches import BATCHES, Batches, of_labels, scratch_lenet
 from equals_one import equals_one, same, sequential, started
 from refused import refused
 from slow import slow
-from trainers import on_each_device, trainable
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.mxnet_setup.compat import gluon, np
@@ -73,11 +72,16 @@ def test_train_batch_does_not_wait(batch_norm, last, device_list, rng, no_waitin
     assert [l.size for l in ls] == [1] * last
 
 
+def train_on_one_batch(net, devices, X, y):
+    batches = Batches([(X, y)])
+    concise.train(None, len(X), 0.1, devices=devices, data=(batches, batches), net=net, run=Run(1, quiet=True))
+
+
 def test_only_the_parameters_of_the_callers_network_change(devices, rng):
     """It can still be called, hybridized, cast and extended."""
     net = small_net()
     X, y = (np.array(a) for a in oracle.images(rng, 4))
-    concise.train(2, 4, 0.1, devices=devices, data=(Batches([(X, y)]),) * 2, net=net, run=Run(1, quiet=True))
+    train_on_one_batch(net, devices, X, y)
     expected = net(X)
     net.hybridize()
     assert abs((net(X) - expected).asnumpy()).max() < 1e-5  # float32: a graph may order sums differently
@@ -134,7 +138,7 @@ def test_the_network_of_an_earlier_call_is_freed(devices, rng):
         for _ in range(2):
             net = small_net()
             networks.append(weakref.ref(net))
-            concise.train(2, 4, 0.1, devices=devices, data=(Batches([(X, y)]),) * 2, net=net, run=Run(1, quiet=True))
+            train_on_one_batch(net, devices, X, y)
             del net
     finally:
         gc.enable()
@@ -180,23 +184,6 @@ def test_an_invalid_network_keeps_its_weights(devices, make, more, message):
     assert message in refused(concise.train, 2, lr=0.1, net=net, run=Run(1, quiet=True), **arguments)
     for name, value in before.items():
         assert (net.collect_params()[name].data(devices[0]).asnumpy() == value).all()
-
-
-@pytest.mark.parametrize('static', [False, True])
-def test_batch_norm_of_devices_that_never_got_rows(device_list, static):
-    """They get the statistics of the first device's rows, which count once in the gradient."""
-    def program(devices, rng):
-        net = sequential(gluon.nn.Flatten(), gluon.nn.BatchNorm(), gluon.nn.Dense(10))
-        net = started(net, devices, rng, (1, 28, 28), scale=0.01)
-        if static:
-            net.hybridize(static_alloc=True, static_shape=True)
-        trainer = on_each_device(trainable(net), 'sgd', {'learning_rate': 0.1})
-        for _ in range(3):
-            X, y = oracle.to_mx(oracle.images(rng, 1, dtype='float64'))
-            assert len(concise.train_batch(X, y, net, cross_entropy, trainer, devices)) == 1
-            yield net
-
-    equals_one(program, device_list(3))
 
 
 def test_train_starts_alike_on_any_number_of_devices(device_list):

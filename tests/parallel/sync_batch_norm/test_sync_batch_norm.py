@@ -141,12 +141,11 @@ def test_losses_need_not_depend_on_all_shards(device_list):
 
 @without_rows
 def test_a_part_without_rows_on_any_worker(devices):
-    nets = [started(small_net(), devices, numpy.random.default_rng(0), (1, 12, 12)) for _ in range(2)]
+    *nets, unchanged = (started(small_net(), devices, numpy.random.default_rng(0), (1, 12, 12)) for _ in range(3))
     Threads.run(2, lambda workers: backward(SyncBatchNorm(nets[workers.rank], workers), []))
-    unchanged = started(small_net(), devices, numpy.random.default_rng(0), (1, 12, 12))
     for net in nets:
-        for name, arrays in copies(unchanged).items():
-            assert (copies(net)[name][0] == arrays[0]).all()
+        for arrays, of_unchanged in zip(copies(net).values(), copies(unchanged).values()):
+            assert (arrays[0] == of_unchanged[0]).all()
 
 
 def test_an_input_that_needs_gradients_behind_frozen_norms(devices):

@@ -74,8 +74,8 @@ def test_devices_in_any_order_two_calls_and_views(allreduce, device_list):
         part[:] = i + 1
     allreduce(data)
     allreduce(data)
-    for array, device in zip(whole, devices):
-        assert array.ctx == device and array.tolist() == [[0, 0], [18, 18], [18, 18], [0, 0]]  # 3 (1 + 2 + 3)
+    for found, device in zip(whole, devices):
+        assert found.ctx == device and found.tolist() == [[0, 0], [18, 18], [18, 18], [0, 0]]  # 3 (1 + 2 + 3)
 
 
 @every_algorithm

@@ -92,25 +92,6 @@ def test_fine_tuning(several, capsys):
     equals_one(program, several, by_gluon)
 
 
-@pytest.mark.parametrize('trained, num_changed', [(3, 0), (0, 4)])
-def test_statistics_of_frozen_batch_norm(trained, num_changed, devices):
-    """As the page says: only behind a layer that is trained."""
-    net, nn = gluon.nn.HybridSequential(), gluon.nn
-    net.add(nn.Conv2D(2, 3, in_channels=1), nn.BatchNorm(in_channels=2), nn.BatchNorm(in_channels=2), nn.Dense(1))
-    net.initialize(ctx=devices[0])
-    X = np.random.normal(size=(4, 1, 5, 5), ctx=devices[0])
-    net(X)
-    for number, layer in enumerate(net):
-        for param in layer.collect_params().values() if number != trained else ():
-            param.grad_req = 'null'
-    statistics = [param for layer in (net[1], net[2]) for param in (layer.running_mean, layer.running_var)]
-    before = [param.data().asnumpy() for param in statistics]
-    with autograd.record():
-        l = net(X).sum()
-    l.backward()
-    assert sum((param.data().asnumpy() != array).any() for param, array in zip(statistics, before)) == num_changed
-
-
 class BERT(book_steps.BERT):
     """Returns the encoded words as well, as d2l.BERTModel."""
 

@@ -10,7 +10,7 @@ from functools import partial
 import numpy
 import pytest
 from docs_code import OWN_PROJECT, SEMANTICS, blocks, program, table
-from equals_one import equals_one, started, take_gradients
+from equals_one import equals_one, sequential, started, take_gradients
 from semantics import array
 from slow import slow
 from trainers import on_each_device
@@ -185,9 +185,10 @@ class Tensor:
 def test_weights_from_pytorch(semantics, devices, tmp_path, monkeypatch):
     """tests/programs/onnx/test_export.py compares the names with those of the same network in PyTorch."""
     monkeypatch.chdir(tmp_path)
-    nets = [gluon.nn.HybridSequential() for _ in range(2)]
+    nn = gluon.nn
+    nets = [sequential(nn.Conv2D(3, 2, in_channels=1), nn.BatchNorm(in_channels=3), nn.Dense(2, in_units=12))
+            for _ in range(2)]
     for net in nets:
-        net.add(gluon.nn.Conv2D(3, 2, in_channels=1), gluon.nn.BatchNorm(in_channels=3), gluon.nn.Dense(2, in_units=12))
         net.initialize(ctx=devices)
     arrays = {name: param.data(devices[0]) + 0.01 for name, param in parameters_by_name(nets[0]).items()}
     names = {name.replace('gamma', 'weight').replace('beta', 'bias'): Tensor(array) for name, array in arrays.items()}

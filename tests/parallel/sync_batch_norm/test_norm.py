@@ -62,7 +62,7 @@ def test_formulas(k, shape, mean, dtype, rtol, atol, device_list, rng):
 @pytest.mark.parametrize(('frozen', 'updated'), [('1.gamma 1.beta', True), ('0.weight 0.bias 1.gamma 1.beta', False),
                                                  ('0.weight 0.bias', True)])
 def test_running_statistics_change_as_in_gluon(frozen, updated, device_list):
-    """In the backward pass, unless it ends behind the batch norm."""
+    """In the backward pass, unless it ends behind the batch norm, as other-chapters.md says of Gluon."""
     changed = []
     for wrap in (SyncBatchNorm, Plain):
         fast, X_shards = norm_of(device_list(2), nn.Conv2D(3, 1), nn.BatchNorm(), nn.Dense(2))

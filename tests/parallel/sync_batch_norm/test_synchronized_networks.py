@@ -12,7 +12,7 @@ from trainers import on_each_device, trainable
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.base.nested import leaves
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, mx, np, npx
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, np, npx
 from gluon_mgpu.parallel.split import split_and_load, split_batch
 from gluon_mgpu.parallel.step import prepare_idle_devices
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
@@ -248,26 +248,23 @@ def test_networks_of_mx_nd(name, input_gradient, device_list):
         check_steps(*LEGACY[name], device_list, input_gradient=input_gradient)
 
 
+def of_mxnet():
+    return sequential(nn.Conv2D(4, 3), gluon.contrib.nn.SyncBatchNorm(num_devices=1), nn.Dense(3))
+
+
 @of_mxnet_1
-def test_networks_and_arrays_that_do_not_fit(devices):
+@pytest.mark.parametrize(('net', 'kind', 'message'), [
+    (Legacy, 'np', '^Legacy mixes mx.np and mx.nd: rewrite it with mx.np; or, in your own training loop, call '
+                   r'npx.reset_np\(\) before you create it, and pass X.as_nd_ndarray\(\)$'),
+    (of_mxnet, 'np', "^HybridSequential has MXNet's SyncBatchNorm, which needs mx.nd: use nn.BatchNorm inside "
+                     r'SyncBatchNorm\(net\)$'),
+    (of_mxnet, 'nd', r'use nn.BatchNorm inside SyncBatchNorm\(net\)')])
+def test_networks_and_arrays_that_do_not_fit(net, kind, message, devices):
     """One line, with a remedy that the user has."""
-    synchronized = nn.HybridSequential()
-    synchronized.add(nn.Conv2D(4, 3), gluon.contrib.nn.SyncBatchNorm(num_devices=1), nn.Dense(3))
-    for net, message in ((Legacy(), '^Legacy mixes mx.np and mx.nd: rewrite it with mx.np; or, in your own training '
-                                    r'loop, call npx.reset_np\(\) before you create it, and pass X.as_nd_ndarray\(\)$'),
-                         (synchronized, "^HybridSequential has MXNet's SyncBatchNorm, which needs mx.nd: use "
-                                        r'nn.BatchNorm inside SyncBatchNorm\(net\)$')):
+    with semantics(kind):
+        net = net()
         net.initialize(ctx=devices)
-        refuses(SyncBatchNorm(net), message, [np.ones((2, 2, 8, 8), ctx=devices[0])])
-
-
-@of_mxnet_1
-def test_mxnets_synchronized_batch_norm_inside_ours(devices):
-    with semantics('nd'):
-        net = gluon.contrib.nn.SyncBatchNorm(num_devices=1, in_channels=2)
-        net.initialize(ctx=devices)
-        refuses(SyncBatchNorm(net), r'use nn.BatchNorm inside SyncBatchNorm\(net\)',
-                [mx.nd.ones((2, 2), ctx=devices[0])])
+        refuses(SyncBatchNorm(net), message, [array(numpy.ones((2, 2, 8, 8)), ctx=devices[0])])
 
 
 def test_shards_of_inputs_on_other_devices(device_list, rng):

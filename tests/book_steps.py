@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 import equals_one
 import numpy
-from equals_one import sequential, take_gradients
+from equals_one import same, sequential, take_gradients
 
 from gluon_mgpu.ch13 import train_batch_ch13
 from gluon_mgpu.mxnet_setup.compat import HybridBlock, gluon, np, npx
 from gluon_mgpu.parallel.step import gradients, params_with_gradients
+from gluon_mgpu.programs.check.contents import find_all
 
 nn = gluon.nn
 SGD, ADAM = ('sgd', {'learning_rate': 0.1, 'momentum': 0.9}), ('adam', {'learning_rate': 0.01})
@@ -46,6 +47,11 @@ def step_of(losses, net, trainer, X, y, devices, divisor, prepared=True):
     """Take a step with ``losses(X_shard, y_shard)``; with a mistake if devices without rows are not `prepared`."""
     take_gradients(losses, [net] * prepared, X, y, devices)
     trainer.step(divisor, ignore_stale_grad=True)
+
+
+def parameters_of(state):
+    """Return the parameters in the state of a chapter, which must be the same on all devices."""
+    return [same(param.list_data()) for _, param in find_all(state, gluon.Parameter)]
 
 
 def split_batch_multi_inputs(X, y, devices):

@@ -17,9 +17,6 @@ from allreduce_cost import ALL, main
 from allreduce_model import COSTS, halving_doubling, ring, star, tree
 from traffic import traffic
 
-SIZES = {'LeNet': 6, 'ResNet-18': 11}
-
-
 # --- model ---
 
 def test_times_by_hand():
@@ -66,15 +63,6 @@ def test_the_busiest_device_sends_and_receives_as_counted(name, k, device_list):
     assert 4 * 2520 * COSTS[name](k).busiest == counted
 
 
-def test_the_quickest_algorithm_depends_on_the_size():
-    def quickest(k, num_bytes):
-        return min(COSTS.values(), key=lambda cost: cost(k).seconds(num_bytes, 1e-5, 1e-10))
-
-    assert quickest(63, 4) is halving_doubling  # latency decides: fewest messages
-    assert quickest(63, 10**9) is ring          # bytes decide
-    assert quickest(64, 4) is quickest(64, 10**9) is halving_doubling
-
-
 # --- measurement ---
 
 def test_the_gradient_of_lenet():
@@ -106,18 +94,13 @@ def test_the_link_of_a_simulated_machine(monkeypatch):
 
 def test_the_command(tmp_path, capsys, device_list, monkeypatch):
     monkeypatch.setattr(allreduce_cost, 'LARGE', 2**12)
-    monkeypatch.setattr(allreduce_cost, 'gradient_sizes', lambda: SIZES)
+    monkeypatch.setattr(allreduce_cost, 'gradient_sizes', lambda: {'LeNet': 6, 'ResNet-18': 11})
     devices, out = device_list(3), tmp_path / 'costs'
     assert main([*devices_flag(devices), '--rounds', '1', '--out-dir', str(out)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith('alpha ') and lines[0].endswith(f'between {devices[0]} and {devices[1]}')
-    assert len(lines) == 2 + 2 * 2 * len(ALL) + 1  # networks, numbers of devices, algorithms
+    assert len(capsys.readouterr().out.splitlines()) == 2 + 2 * 2 * len(ALL) + 1  # networks, devices, algorithms
     costs = json.loads((out / 'costs.json').read_text())
-    assert costs['devices'] == [str(d) for d in devices]
-    assert costs['gradient_bytes'] == {'LeNet': 24, 'ResNet-18': 44}
-    assert [(r['network'], r['devices'], r['algorithm']) for r in costs['measured']] == [
-        (network, k, algorithm) for network in SIZES for k in (2, 3) for algorithm in ALL]
-    star = next(r for r in costs['measured'] if (r['devices'], r['algorithm']) == (3, 'star'))
+    star, = [case for case in costs['measured']
+             if (case['network'], case['devices'], case['algorithm']) == ('LeNet', 3, 'star')]
     assert star['busiest_bytes'] == 4 * 24 and star['seconds'] > 0
     assert star['model_seconds'] == pytest.approx(4 * (costs['alpha'] + 24 * costs['beta']))
     for name in ('allreduce.png', 'bytes.png'):

@@ -10,10 +10,10 @@ from batches import BATCHES, Batches, of_labels, scratch_lenet
 from equals_one import equals_one, same, sequential, started
 from refused import refused
 from slow import slow
-from trainers import on_each_device, trainable
 
-from gluon_mgpu import concise
+from gluon_mgpu import concise, scratch
 from gluon_mgpu.mxnet_setup.compat import gluon, np
+from gluon_mgpu.networks.loss import cross_entropy
 from gluon_mgpu.networks.static_shapes import StaticSequential
 from gluon_mgpu.parallel.accumulation import concise_in_parts
 from gluon_mgpu.training.run import Run
@@ -28,21 +28,20 @@ def concise_lenet(devices, rng, hybridize=True, num_parts=1):
     step = concise.train_batch if num_parts == 1 else concise_in_parts(concise.train_batch, num_parts)
     for n in BATCHES:
         X, y = oracle.to_mx(oracle.images(rng, n, dtype='float64'))
-        step(X, y, net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, devices, n)
+        step(X, y, net, cross_entropy, trainer, devices, n)
         yield [same(copies) for copies in zip(*(oracle.gluon_lenet_params(net, device) for device in devices))]
 
 
 def test_a_worker_without_rows(device_list, rng):
     """A Horovod worker may get no rows of a batch; its own gradient is 0."""
-    devices, params = device_list(1), oracle.lenet_params(rng)
-    net = oracle.gluon_lenet(params, devices)
+    devices = device_list(1)
+    net = started(gluon.nn.Dense(3, in_units=4), devices, rng)
     trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.2})
-    X, y = oracle.images(rng, 4)
-    loss = gluon.loss.SoftmaxCrossEntropyLoss()
-    concise.train_batch(np.array(X), np.array(y), net, loss, trainer, devices)
-    before = oracle.gluon_lenet_params(net, devices[0])
-    assert concise.train_batch(np.array(X[:0]), np.array(y[:0]), net, loss, trainer, devices, batch_size=4) == []
-    assert all(map(numpy.array_equal, oracle.gluon_lenet_params(net, devices[0]), before))
+    X, y = np.ones((4, 4), dtype='float64'), np.zeros(4)
+    concise.train_batch(X, y, net, cross_entropy, trainer, devices)
+    before = net.weight.data().asnumpy()
+    assert concise.train_batch(X[:0], y[:0], net, cross_entropy, trainer, devices, batch_size=4) == []
+    assert (net.weight.data().asnumpy() == before).all()
 
 
 @pytest.mark.parametrize('k, parts, hybridize', [
@@ -62,38 +61,27 @@ def test_train_batch_does_not_wait(batch_norm, last, device_list, rng, no_waitin
         net.add(gluon.nn.BatchNorm())
     net.initialize(ctx=devices)
     trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1})
-    loss = gluon.loss.SoftmaxCrossEntropyLoss()
     net.hybridize(static_alloc=True, static_shape=True)
     batches = [(np.array(X), np.array(y)) for X, y in (oracle.images(rng, n) for n in (6, last) * 2)]
     for X, y in batches[:2]:  # initialization and the Trainer block once
-        concise.train_batch(X, y, net, loss, trainer, devices)
+        concise.train_batch(X, y, net, cross_entropy, trainer, devices)
     with no_waiting():
         for X, y in batches:
-            concise_in_parts(concise.train_batch, 2)(X, y, net, loss, trainer, devices, 6)
-            ls = concise.train_batch(X, y, net, loss, trainer, devices)
+            concise_in_parts(concise.train_batch, 2)(X, y, net, cross_entropy, trainer, devices, 6)
+            ls = concise.train_batch(X, y, net, cross_entropy, trainer, devices)
     assert [l.size for l in ls] == [1] * last
 
 
-def test_a_network_with_two_outputs_on_a_device_without_rows(device_list):
-    class Two(gluon.nn.Sequential):
-        def forward(self, X):
-            return super().forward(X), X
-
-    devices, net = device_list(3), Two()
-    net.add(gluon.nn.Dense(10, in_units=4))
-    net.initialize(ctx=devices)
-    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1})
-    cross_entropy = gluon.loss.SoftmaxCrossEntropyLoss()
-    ls = concise.train_batch(np.ones((2, 4)), np.zeros(2), net, lambda y_hat, y: cross_entropy(y_hat[0], y), trainer,
-                             devices)
-    assert [l.size for l in ls] == [1, 1]
+def train_on_one_batch(net, devices, X, y):
+    batches = Batches([(X, y)])
+    concise.train(None, len(X), 0.1, devices=devices, data=(batches, batches), net=net, run=Run(1, quiet=True))
 
 
 def test_only_the_parameters_of_the_callers_network_change(devices, rng):
     """It can still be called, hybridized, cast and extended."""
     net = small_net()
     X, y = (np.array(a) for a in oracle.images(rng, 4))
-    concise.train(2, 4, 0.1, devices=devices, data=(Batches([(X, y)]),) * 2, net=net, run=Run(1, quiet=True))
+    train_on_one_batch(net, devices, X, y)
     expected = net(X)
     net.hybridize()
     assert abs((net(X) - expected).asnumpy()).max() < 1e-5  # float32: a graph may order sums differently
@@ -124,16 +112,21 @@ def small_net(num_outputs=10, kind=gluon.nn.HybridSequential):
     return sequential(gluon.nn.Conv2D(4, 5, strides=3, activation='relu'), gluon.nn.Dense(num_outputs), kind=kind)
 
 
-def test_train_learns_and_ends_with_the_books_line(devices, rng, capsys):
+@pytest.mark.parametrize('chapter, num_epochs', [slow(scratch, 15), (concise, 6)])
+def test_train_learns_and_ends_with_the_books_line(chapter, num_epochs, devices, rng, capsys):
+    """To distinguish images that are bright at the top or at the bottom."""
     X, y = oracle.bright_halves(rng, 96)
     batches = Batches((np.array(X[i:i + 16]), np.array(y[i:i + 16])) for i in range(0, 96, 16))
-    run, net = Run(num_epochs=6), small_net()
-    concise.train(len(devices), 16, 0.5, devices=devices, data=(batches, batches), run=run, net=net)
+    run, net = Run(num_epochs), small_net()
+    chapter.train(len(devices), 16, 0.5, devices=devices, data=(batches, batches), run=run,
+                  **{'net': net} if chapter is concise else {})
+    assert len(run.history) == num_epochs
     assert run.history[-1].loss < run.history[0].loss / 2
     assert run.history[-1].accuracy == 1
     line = capsys.readouterr().out.splitlines()[-1]
-    assert line == f'test acc: 1.00, {sum(e.seconds for e in run.history) / 6:.1f} sec/epoch on {devices}'
-    assert net[1].weight.list_ctx() == devices  # the caller's network is the one that was trained
+    seconds = sum(epoch.seconds for epoch in run.history) / num_epochs
+    assert line == f'test acc: 1.00, {seconds:.1f} sec/epoch on {devices}'
+    assert chapter is scratch or net[1].weight.list_ctx() == devices  # the caller's network was trained
 
 
 def test_the_network_of_an_earlier_call_is_freed(devices, rng):
@@ -145,7 +138,7 @@ def test_the_network_of_an_earlier_call_is_freed(devices, rng):
         for _ in range(2):
             net = small_net()
             networks.append(weakref.ref(net))
-            concise.train(2, 4, 0.1, devices=devices, data=(Batches([(X, y)]),) * 2, net=net, run=Run(1, quiet=True))
+            train_on_one_batch(net, devices, X, y)
             del net
     finally:
         gc.enable()
@@ -161,22 +154,6 @@ def test_momentum_by_hand(devices):
                       run=Run(1, quiet=True), optimizer_params={'momentum': momentum})
         # The rate times the gradient of the first bias: 1 - softmax(0) = 0.9
         assert net[1].bias.data(devices[1])[0].item() == pytest.approx(steps * 0.9e-3, rel=1e-2)
-
-
-@pytest.mark.slow
-def test_running_statistics_come_from_the_devices_own_rows(devices, rng):
-    """From the first batch on: 0.9 times the initial zero plus 0.1 times the mean of the device's rows.
-
-    If the Trainer updated all parameters, it would copy the statistics of the first device to the others.
-    """
-    net = sequential(gluon.nn.Flatten(), gluon.nn.BatchNorm(), gluon.nn.Dense(10))
-    X, y = oracle.images(rng, 2 * len(devices))
-    data = Batches([(np.array(X), np.array(y))])
-    for _ in range(5):
-        concise.train(2, len(X), 0.1, devices=devices, data=(data, data), net=net, run=Run(1, quiet=True))
-        for i, device in enumerate(devices):
-            expected = 0.1 * X[2 * i:2 * i + 2].reshape(2, 784).mean(axis=0)
-            numpy.testing.assert_allclose(net[1].running_mean.data(device).asnumpy(), expected, rtol=1e-5)  # float32
 
 
 def frozen(net):
@@ -207,23 +184,6 @@ def test_an_invalid_network_keeps_its_weights(devices, make, more, message):
     assert message in refused(concise.train, 2, lr=0.1, net=net, run=Run(1, quiet=True), **arguments)
     for name, value in before.items():
         assert (net.collect_params()[name].data(devices[0]).asnumpy() == value).all()
-
-
-@pytest.mark.parametrize('static', [False, True])
-def test_batch_norm_of_devices_that_never_got_rows(device_list, static):
-    """They get the statistics of the first device's rows, which count once in the gradient."""
-    def program(devices, rng):
-        net = sequential(gluon.nn.Flatten(), gluon.nn.BatchNorm(), gluon.nn.Dense(10))
-        net = started(net, devices, rng, (1, 28, 28), scale=0.01)
-        if static:
-            net.hybridize(static_alloc=True, static_shape=True)
-        trainer = on_each_device(trainable(net), 'sgd', {'learning_rate': 0.1})
-        for _ in range(3):
-            X, y = oracle.to_mx(oracle.images(rng, 1, dtype='float64'))
-            assert len(concise.train_batch(X, y, net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, devices)) == 1
-            yield net
-
-    equals_one(program, device_list(3))
 
 
 def test_train_starts_alike_on_any_number_of_devices(device_list):

@@ -16,7 +16,6 @@ from gluon_mgpu.training.evaluate import evaluate_accuracy_gpus
 nn = gluon.nn
 STATIC = {'static_alloc': True, 'static_shape': True}
 MEAN = 10
-STATIC = {'static_alloc': True, 'static_shape': True}
 
 
 @pytest.fixture(params=[nn.HybridSequential, StaticSequential], ids=['of Gluon', 'ours'])

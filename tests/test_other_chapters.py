@@ -2,13 +2,11 @@
 from functools import partial
 
 import pytest
-from book_steps import CHAPTERS, WRONG, as_mxnet, as_one, plain
-from equals_one import equals_one, same
+from book_steps import CHAPTERS, WRONG, as_mxnet, as_one, parameters_of, plain
+from equals_one import equals_one
 from slow import slow
 
 import gluon_mgpu as d2l
-from gluon_mgpu.mxnet_setup.compat import gluon
-from gluon_mgpu.programs.check.contents import find_all
 
 ROWS = [7, 7, 2, 6, 1]  # the language model continues states from the first batch to the second
 
@@ -17,7 +15,7 @@ def train(devices, rng, chapter, way):
     state = chapter.make(way, devices)
     for rows in ROWS:
         chapter.step(state, *map(as_mxnet, chapter.batch(rng, rows)), devices)
-        yield [same(param.list_data()) for _, param in find_all(state, gluon.Parameter)]
+        yield parameters_of(state)
 
 
 @pytest.mark.parametrize('k', [slow(1), slow(2), 3])

@@ -5,15 +5,18 @@ import contextlib
 import re
 import sys
 import textwrap
+from functools import partial
 
 import numpy
 import pytest
 from docs_code import OWN_PROJECT, SEMANTICS, blocks, program, table
+from equals_one import equals_one, sequential, started, take_gradients
+from semantics import array
 from slow import slow
+from trainers import on_each_device
 
 import gluon_mgpu as d2l
 from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, np, npx
-from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.workers import Workers
 from gluon_mgpu.programs.onnx.graph import semantics_of
 from gluon_mgpu.training.parameters import parameters_by_name
@@ -36,8 +39,7 @@ def semantics(request):
         yield request.param
 
 
-def data(rows: int) -> tuple:
-    rng = numpy.random.default_rng(0)
+def data(rows: int, rng) -> tuple:
     arrays = rng.normal(size=(rows, 1, 8, 8)), rng.normal(size=(rows, 3)), rng.integers(0, 10, rows)
     return tuple(array.astype('float32') for array in arrays)
 
@@ -48,33 +50,31 @@ def parameters(net) -> dict:
     return {name: [array.asnumpy() for array in param.list_data()] for name, param in parameters_by_name(net).items()}
 
 
-def train(code: str, devices: list) -> dict:
+def train(devices: list, rng, code: str):
     """Train the program's network on batches of 12, 7 and 2 rows."""
     names: dict = {}
     exec(code, names)
-    mx.random.seed(0)
     net, trainer = names['make'](devices)
     state = (d2l.SyncBatchNorm(net), trainer) if 'net.forward' in code else (net, trainer)
     for rows in (12, 7, 2):
-        names['train_batch'](state, *data(rows), devices)
-    return parameters(net)
+        names['train_batch'](state, *data(rows, rng), devices)
+        yield net
 
 
-def train_plainly(code: str, device, semantics: str) -> dict:
+def train_plainly(devices: list, rng, code: str):
     """Do the same on one device with nothing but Gluon."""
-    names, array = {}, mx.nd.array if semantics == 'mx.nd' else np.array
+    names: dict = {}
     exec(code, names)
-    mx.random.seed(0)
     net = names['Net']()
-    net.initialize(ctx=device)
+    net.initialize(ctx=devices)
     trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1})
     for rows in (12, 7, 2):
-        images, numbers, y = (array(part, ctx=device) for part in data(rows))
+        images, numbers, y = map(array, data(rows, rng))
         with autograd.record():
             l = names['loss'](net(images, numbers), y)
         l.backward()
         trainer.step(12)
-    return parameters(net)
+        yield net
 
 
 def test_all_code_is_tested():
@@ -89,12 +89,8 @@ def test_all_code_is_tested():
 def test_the_step_equals_plain_gluon(k, semantics, device_list):
     code = program(semantics)
     code = synchronized(code) if k > 1 else code
-    found, expected = train(code, device_list(k)), train_plainly(code, device_list(1)[0], semantics)
-    assert found.keys() == expected.keys()
-    for name, arrays in found.items():
-        assert len(arrays) == k
-        for array in arrays:  # float32; the sums are in another order
-            numpy.testing.assert_allclose(array, expected[name][0], rtol=1e-4, atol=1e-5)
+    equals_one(partial(train, code=code), device_list(k), one=partial(train_plainly, code=code),
+               tolerance=1e-5)  # float32; the sums are in another order
 
 
 def test_the_check(semantics):
@@ -121,11 +117,11 @@ def test_the_check_finds_a_mistake(mistake, semantics):
 
 
 @pytest.mark.parametrize('hybridize', [False, True])
-def test_evaluation_and_export(hybridize, semantics, devices, tmp_path, monkeypatch):
+def test_evaluation_and_export(hybridize, semantics, devices, tmp_path, monkeypatch, rng):
     """Of a network that the step has trained, hybridized or not."""
     pytest.importorskip('onnx')
     monkeypatch.chdir(tmp_path)
-    images, numbers, y = data(31)
+    images, numbers, y = data(31, rng)
     batches = [((images[rows], numbers[rows]), y[rows]) for rows in (slice(0, 16), slice(16, 31))]
     names: dict = {'images': images, 'numbers': numbers, 'y': y, 'batches': batches, 'numpy': numpy}
     exec(program(semantics), names)
@@ -136,7 +132,6 @@ def test_evaluation_and_export(hybridize, semantics, devices, tmp_path, monkeypa
     npx.waitall()
     names['devices'] = devices[:1]  # others have other statistics
     exec(blocks()['evaluation'], names)
-    array = mx.nd.array if semantics == 'mx.nd' else np.array
     of_nd = [array(of, ctx=devices[0]) for of in (images, numbers)]
     expected = names['net'](*of_nd).asnumpy()
     numpy.testing.assert_allclose(names['scores'][0].asnumpy(), expected, rtol=1e-4, atol=1e-5)  # float32
@@ -148,14 +143,14 @@ def test_evaluation_and_export(hybridize, semantics, devices, tmp_path, monkeypa
         (tmp_path / 'mine.onnx').unlink()
 
 
-def test_a_resumed_run_ends_with_the_same_bits(semantics, devices, tmp_path):
+def test_a_resumed_run_ends_with_the_same_bits(semantics, devices, tmp_path, rng):
     names: dict = {}
     exec(program(semantics, 'checkpoints'), names)
-    ends = []
+    ends, rows = [], data(31, rng)
     for path, runs in (('whole', [2]), ('parts', [1, 2])):
         for num_epochs in runs:
             mx.random.seed(0)
-            net = names['train'](devices, *data(31), num_epochs, str(tmp_path / path))
+            net = names['train'](devices, *rows, num_epochs, str(tmp_path / path))
         ends.append(parameters(net))
     for arrays, others in zip(*(end.values() for end in ends)):
         assert [array.tobytes() for array in arrays] == [array.tobytes() for array in others]
@@ -164,35 +159,20 @@ def test_a_resumed_run_ends_with_the_same_bits(semantics, devices, tmp_path):
 @pytest.mark.parametrize('max_norm', [0.1, 100])  # clipped and not
 @pytest.mark.parametrize('k', [1, 2, 3])
 def test_clipping_by_the_global_norm(k, max_norm, semantics, device_list):
-    """The update is that of Gluon on one device, scaled."""
+    """As the package's Trainer does."""
+    def program(devices, rng, make_trainer, step):
+        net, loss = started(gluon.nn.Dense(3, in_units=4), devices, rng), gluon.loss.SoftmaxCrossEntropyLoss()
+        trainer = make_trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1})
+        X, y = array(rng.normal(size=(2, 4)), dtype='float64'), array([0, 2])
+        take_gradients(lambda X, y: loss(net(X), y), [net], X, y, devices)
+        step(net, trainer, devices, 2, max_norm)
+        yield net
+
     names: dict = {'d2l': d2l}
     exec(blocks()['clipping'], names)
-    X, y = numpy.random.default_rng(1).normal(size=(2, 4)).astype('float32'), numpy.array([0, 2])
-    of_nd = (lambda array: array.as_nd_ndarray()) if semantics == 'mx.nd' else lambda array: array
-    updates = []
-    for devices in (device_list(1), device_list(k)):
-        mx.random.seed(0)
-        net = gluon.nn.Dense(3, in_units=4)
-        net.initialize(ctx=devices)
-        trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1}, update_on_kvstore=False)
-        before = parameters(net)
-        shards = [[of_nd(shard) for shard in split_and_load(array, devices)] for array in (X, y)]
-        with autograd.record():
-            ls = [gluon.loss.SoftmaxCrossEntropyLoss()(net(a), c) for a, c in zip(*shards)]
-        autograd.backward(ls)
-        d2l.prepare_idle_devices(net, y, devices)
-        if updates:
-            names['clipped_step'](net, trainer, devices, 2, max_norm)
-        else:
-            trainer.step(2)
-        updates.append([[a - b for a, b in zip(*copies)] for copies in zip(parameters(net).values(), before.values())])
-    plain, clipped = updates
-    scale = min(max_norm * 0.1 / numpy.sqrt(sum((update ** 2).sum() for update, in plain)), 1)
-    assert (scale < 1) == (max_norm == 0.1)
-    for (expected,), copies in zip(plain, clipped):
-        assert len(copies) == k
-        for copy in copies:
-            numpy.testing.assert_allclose(copy, scale * expected, rtol=1e-4, atol=1e-6)  # float32
+    equals_one(partial(program, make_trainer=on_each_device, step=names['clipped_step']), device_list(k),
+               one=partial(program, make_trainer=partial(d2l.ClippingTrainer, clip_norm=max_norm),
+                           step=lambda net, trainer, devices, batch_size, max_norm: trainer.step(batch_size)))
 
 
 class Tensor:
@@ -205,9 +185,10 @@ class Tensor:
 def test_weights_from_pytorch(semantics, devices, tmp_path, monkeypatch):
     """tests/programs/onnx/test_export.py compares the names with those of the same network in PyTorch."""
     monkeypatch.chdir(tmp_path)
-    nets = [gluon.nn.HybridSequential() for _ in range(2)]
+    nn = gluon.nn
+    nets = [sequential(nn.Conv2D(3, 2, in_channels=1), nn.BatchNorm(in_channels=3), nn.Dense(2, in_units=12))
+            for _ in range(2)]
     for net in nets:
-        net.add(gluon.nn.Conv2D(3, 2, in_channels=1), gluon.nn.BatchNorm(in_channels=3), gluon.nn.Dense(2, in_units=12))
         net.initialize(ctx=devices)
     arrays = {name: param.data(devices[0]) + 0.01 for name, param in parameters_by_name(nets[0]).items()}
     names = {name.replace('gamma', 'weight').replace('beta', 'bias'): Tensor(array) for name, array in arrays.items()}
@@ -220,14 +201,14 @@ def test_weights_from_pytorch(semantics, devices, tmp_path, monkeypatch):
         assert all((copy == arrays[name].asnumpy()).all() for copy in copies)
 
 
-def test_many_machines_alone(semantics, devices, monkeypatch):
+def test_many_machines_alone(semantics, devices, monkeypatch, rng):
     """A single worker trains as without workers."""
     workers = Workers()
     workers.device = devices[0]
     module = type(sys)('horovod_workers')
     module.HorovodWorkers = lambda: contextlib.nullcontext(workers)
     monkeypatch.setitem(sys.modules, 'gluon_mgpu.distributed.horovod_workers', module)
-    images, numbers, y = data(31)
+    images, numbers, y = data(31, rng)
     found: dict = {'images': images, 'numbers': numbers, 'y': y}
     mx.random.seed(0)
     exec(program(semantics, 'workers'), found)

@@ -6,13 +6,13 @@ import numpy
 import oracle
 import pytest
 from batches import Batches, of_labels, scratch_lenet
-from equals_one import equals_one
+from equals_one import equals_one, rows
 from refused import refused
 from slow import slow
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.devices import gpus, lists
-from gluon_mgpu.mxnet_setup.compat import autograd, mx, np, npx
+from gluon_mgpu.mxnet_setup.compat import autograd, mx, np
 from gluon_mgpu.parallel.accumulation import scratch_in_parts
 from gluon_mgpu.training.run import Run
 
@@ -43,14 +43,6 @@ def test_images_of_another_size_are_refused():
     y_hat = scratch.lenet(np.zeros((16, 1, 32, 32)), scratch.init_params())  # 16 x 1,250 numbers are 25 x 800
     with pytest.raises((mx.base.MXNetError, ValueError)):
         scratch.loss(y_hat, np.zeros(16)).wait_to_read()
-
-
-def test_loss_equals_numpy(rng):
-    y_hat, y = rng.normal(size=(6, 10)).astype('float32'), numpy.arange(6, dtype='int32')
-    l = scratch.loss(np.array(y_hat), np.array(y))
-    assert l.shape == (6,)
-    # We saw errors of 1e-6 in oneDNN's float32 log_softmax
-    numpy.testing.assert_allclose(l.asnumpy(), oracle.numpy_loss(y_hat, y), rtol=1e-5)
 
 
 def test_gradient_is_the_slope_of_numpys_loss(rng):
@@ -96,14 +88,14 @@ def test_k_devices_equal_one_also_in_parts(device_list, k, parts):
 
 
 def test_train_batch_returns_the_loss_of_every_row(device_list, rng):
-    params = oracle.lenet_params(rng)
+    params = oracle.lenet_params(rng, scale=0.1)
     X, y = oracle.images(rng, 7)
     devices = device_list(3)
     device_params = [scratch.get_params(oracle.to_mx(params), d) for d in devices]
     ls = scratch.train_batch(np.array(X), np.array(y), device_params, devices, lr=0.1)
     assert [l.ctx for l in ls] == devices and [l.size for l in ls] == [3, 2, 2]
     expected = oracle.numpy_loss(oracle.numpy_lenet(X, params), y)  # before the update
-    numpy.testing.assert_allclose(numpy.concatenate([l.asnumpy() for l in ls]), expected, rtol=1e-4)
+    numpy.testing.assert_allclose(rows(ls), expected, rtol=1e-5)  # float32, and oneDNN's log_softmax
 
 
 def test_train_batch_does_not_wait(device_list, rng, no_waiting):
@@ -141,12 +133,11 @@ def test_two_gpus_on_a_machine_with_one(chapter, monkeypatch):
     """From Python as on the command line, this is an error: no GPU is replaced by a CPU context."""
     for module in (gpus, lists):
         monkeypatch.setattr(module, 'num_mxnet_gpus', lambda: 1)
-    with pytest.raises(ValueError, match=r'gpu\(1\) does not exist \(MXNet sees 1'):
-        chapter.train(2, 4, 0.1, data=(None, None))
+    assert 'gpu(1) does not exist (MXNet sees 1' in refused(chapter.train, 2, 4, 0.1, data=(None, None))
 
 
 def writes_nothing(data):
-    data = [sum(array.as_in_ctx(data[0].ctx) for array in data)] * len(data)
+    pass
 
 
 def writes_the_first(data):
@@ -155,30 +146,11 @@ def writes_the_first(data):
 
 
 @pytest.mark.parametrize('allreduce', [writes_nothing, writes_the_first])
-@pytest.mark.parametrize('k', [1, 2, 3])
+@pytest.mark.parametrize('k', [2, 3])
 def test_an_allreduce_that_leaves_devices_apart(k, allreduce, device_list, rng):
     """Without a word, each device would train alone, and the accuracy would look plausible."""
     X, y = oracle.bright_halves(rng, 12)
-    batches, run = Batches([(np.array(X), np.array(y))] * 8), Run(1, quiet=True)
-    arguments = {'devices': device_list(k), 'data': (batches, batches), 'run': run, 'allreduce': allreduce}
-    if k == 1:
-        scratch.train(k, 12, 0.5, **arguments)
-        return
-    with pytest.raises(ValueError, match='^parameter [0-7] differs between the devices after epoch 1: start equal, '):
-        scratch.train(k, 12, 0.5, **arguments)
-
-
-@pytest.mark.slow
-def test_train_learns_and_ends_with_the_books_line(devices, rng, capsys):
-    """LeNet learns to distinguish images that are bright at the top or at the bottom."""
-    X, y = oracle.bright_halves(rng, 96)
-    batches = Batches((np.array(X[i:i + 32]), np.array(y[i:i + 32])) for i in range(0, 96, 32))
-    run = Run(num_epochs=30)
-    scratch.train(len(devices), 32, 0.5, devices=devices, data=(batches, batches), run=run)
-    npx.waitall()
-    assert len(run.history) == 30
-    assert run.history[-1].loss < run.history[0].loss / 2
-    assert run.history[-1].accuracy == 1
-    line = capsys.readouterr().out.splitlines()[-1]
-    seconds = sum(e.seconds for e in run.history) / 30
-    assert line == f'test acc: 1.00, {seconds:.1f} sec/epoch on {devices}'
+    batches = Batches([(np.array(X), np.array(y))] * 8)
+    line = refused(scratch.train, k, 12, 0.5, devices=device_list(k), data=(batches, batches), run=Run(1, quiet=True),
+                   allreduce=allreduce)
+    assert re.match('parameter [0-7] differs between the devices after epoch 1: start equal, ', line)

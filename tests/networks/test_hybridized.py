@@ -72,6 +72,7 @@ def test_several_calls_before_a_backward_pass(devices):
 
 
 W, TWO = np.array([1, 2, 3]), np.ones((2, 3))
+Two = namedtuple('Two', 'first second')
 
 
 @pytest.mark.parametrize('function, calls', [
@@ -81,6 +82,7 @@ W, TWO = np.array([1, 2, 3]), np.ones((2, 3))
     (lambda X, params: X * params[0], [(TWO, W), (TWO, [W]), (TWO, (W,)), (TWO, [W, TWO])]),
     (lambda X, params: X * params[0][0] + params[1][0], [(TWO, [[W], [TWO]]), (TWO, ([TWO], (W, W)))]),
     (lambda a: [a * 2], [(TWO,)]), (lambda a: (a * 2, a * 3), [(TWO,)]), (lambda a: [a * 2, (a * 3, a)], [(TWO,)]),
+    (lambda a: Two(a * 2, a * 3), [(TWO,)]),
     (lambda X: np.multiply(X, 2), [(TWO.astype(dtype),) for dtype in ('float32', 'float64') * 2])])
 def test_lists_of_arguments_and_results(function, calls):
     fast = hybridized(function)
@@ -225,7 +227,7 @@ def test_arguments_that_are_no_arrays(argument, kind, devices):
 
 
 def test_types_of_lists_are_told_apart(devices):
-    Two, X = namedtuple('Two', 'first second'), np.ones((1, 2), ctx=devices[0])
+    X = np.ones((1, 2), ctx=devices[0])
     fast = hybridized(lambda X, pair: pair.second if isinstance(pair, Two) else X * {list: 1, tuple: 2}[type(pair)])
     for _ in range(2):
         assert [fast(X, pair).tolist()[0][0] for pair in ([X], (X,), Two(X, 3 * X))] == [1, 2, 3]

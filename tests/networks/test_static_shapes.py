@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy
 import pytest
-from equals_one import equals_one, sequential
+from equals_one import equals_one, sequential, started
 
 from gluon_mgpu.mxnet_setup.compat import (
     MXNET_MAJOR,
@@ -34,14 +34,10 @@ class Sum(HybridBlock):
         return X.sum(axis=(2, 3)) * 0.05
 
 
-def make_net(devices):
-    """Return a network for images of any size, in float64."""
-    net = sequential(nn.Conv2D(4, 3, in_channels=2), nn.BatchNorm(in_channels=4), nn.Activation('relu'), Sum(),
-                     nn.Dense(3, in_units=4), kind=StaticSequential)
-    net.initialize(init.Normal(0.5), ctx=devices)
-    net.cast('float64')
-    net(np.ones((1, 2, 6, 6), dtype='float64', ctx=devices[0]))  # on MXNet 2, parameters get their values now
-    return net
+def make_net(devices, rng):
+    """Return a network for images of any size."""
+    return started(sequential(nn.Conv2D(4, 3, in_channels=2), nn.BatchNorm(in_channels=4), nn.Activation('relu'), Sum(),
+                              nn.Dense(3, in_units=4), kind=StaticSequential), devices, rng, (2, 6, 6))
 
 
 def late(device):
@@ -158,7 +154,7 @@ PROGRAMS = [shapes_in_turn, more_shapes_than_operators, prediction_after_backwar
                                             (two_calls_in_some_losses, {'static_alloc': True})])
 def test_the_same_as_operator_by_operator(program, flags, devices):
     def run(devices, rng, hybridize):
-        net = make_net(devices)
+        net = make_net(devices, rng)
         if hybridize:
             net.hybridize(**flags)
         trainer = gluon.Trainer(params_with_gradients(net), 'sgd', {'learning_rate': 0.03, 'momentum': 0.9})
@@ -169,10 +165,10 @@ def test_the_same_as_operator_by_operator(program, flags, devices):
 
 # --- Gluon's contract is obeyed ---
 
-def test_changes_after_which_gluon_traces_again(devices):
-    net = make_net(devices)
+def test_changes_after_which_gluon_traces_again(devices, rng):
+    net = make_net(devices, rng)
     net.hybridize(**STATIC)
-    X = batch(numpy.random.default_rng(0), devices[0])[0]
+    X = batch(rng, devices[0])[0]
     before = net(X).asnumpy()
     for flags in ({'active': False}, {'static_alloc': True}, STATIC):
         net.hybridize(**flags)
@@ -189,10 +185,10 @@ def test_changes_after_which_gluon_traces_again(devices):
     assert not net(X.astype('float32')).asnumpy().any()
 
 
-def test_parameters_on_other_devices(devices):
-    net = make_net(devices[:1])
+def test_parameters_on_other_devices(devices, rng):
+    net = make_net(devices[:1], rng)
     net.hybridize(**STATIC)
-    X = batch(numpy.random.default_rng(0), devices[0])[0]
+    X = batch(rng, devices[0])[0]
     expected = net(X).asnumpy()
     for param in net.collect_params().values():  # net.reset_ctx of MXNet 2 fails for any hybridized network
         param.reset_ctx(devices)
@@ -200,10 +196,9 @@ def test_parameters_on_other_devices(devices):
         numpy.testing.assert_allclose(net(X.as_in_ctx(device)).asnumpy(), expected, rtol=1e-12)
 
 
-def test_a_bounded_number_of_operators(devices):
-    net = make_net(devices)
+def test_a_bounded_number_of_operators(devices, rng):
+    net = make_net(devices, rng)
     net.hybridize(**STATIC)
-    rng = numpy.random.default_rng(0)
     for side in range(4, 2 * MAX_OPERATORS):
         for X in (batch(rng, devices[0], side=side)[0], batch(rng, devices[0])[0]):
             net(X)
@@ -212,20 +207,20 @@ def test_a_bounded_number_of_operators(devices):
     gc.collect()
 
 
-def test_part_of_another_network(devices):
+def test_part_of_another_network(devices, rng):
     """Gluon hybridizes the whole as one operator."""
-    outer, net = nn.HybridSequential(), make_net(devices)
+    outer, net = nn.HybridSequential(), make_net(devices, rng)
     outer.add(net)
-    X = batch(numpy.random.default_rng(0), devices[0])[0]
+    X = batch(rng, devices[0])[0]
     expected = outer(X).asnumpy()
     outer.hybridize(**STATIC)
     numpy.testing.assert_allclose(outer(X).asnumpy(), expected, rtol=1e-12)
 
 
-def test_the_operators_that_read_the_input(devices):
+def test_the_operators_that_read_the_input(devices, rng):
     """It is a copy, because MXNet would prepare them again for each new array; all of them use that."""
-    net = make_net(devices)
-    X = batch(numpy.random.default_rng(0), devices[0])[0]
+    net = make_net(devices, rng)
+    X = batch(rng, devices[0])[0]
     net.hybridize(**STATIC)
     net(X)
     nodes = graph_to_json(net._cached_graph[1])['nodes']

@@ -12,8 +12,6 @@ from gluon_mgpu.parallel.accumulation import concise_in_parts
 from gluon_mgpu.parallel.clipping import ClippingTrainer
 from gluon_mgpu.parallel.workers import Workers
 
-ROWS = (12, 7, 1)  # also fewer than devices
-
 
 def batches(rng):
     for rows in (12, 7, 1):  # also fewer than devices
@@ -51,24 +49,16 @@ def test_clip_norm(clip_norm, k, options, device_list):
                one=partial(clipped_by_numpy, clip_norm=clip_norm, **options))
 
 
-def test_a_gradient_of_zeros(devices):
-    """Its norm is 0, by which nothing may be divided; weight decay still acts."""
+@pytest.mark.parametrize('value, slope, settings, expected', [
+    (1, 0, {'learning_rate': 0.5, 'wd': 0.5}, 0.75),  # nothing may be divided by the norm; weight decay still acts
+    (0, 1e25, {'learning_rate': 1}, -0.5 ** 0.5)])    # squares overflow in float32
+def test_gradients_of_zeros_and_large_gradients(value, slope, settings, expected, devices):
     net = gluon.nn.Dense(1, in_units=2, use_bias=False)
-    net.initialize(init.One(), ctx=devices)
-    trainer = ClippingTrainer(net.collect_params(), 'sgd', {'learning_rate': 0.5, 'wd': 0.5}, 1.0)
-    take_gradients(lambda X, y: net(X), [net], np.zeros((2, 2)), np.zeros(2), devices)
+    net.initialize(init.Constant(value), ctx=devices)
+    trainer = ClippingTrainer(net.collect_params(), 'sgd', settings, 1.0)
+    take_gradients(lambda X, y: net(X) * slope, [net], np.ones((2, 2)), np.zeros(2), devices)
     trainer.step(1)
-    assert net.weight.data(devices[-1]).tolist() == [[0.75, 0.75]]
-
-
-def test_large_gradients(devices):
-    """Their squares overflow in float32."""
-    net = gluon.nn.Dense(1, in_units=2, use_bias=False)
-    net.initialize(init.Zero(), ctx=devices)
-    trainer = ClippingTrainer(net.collect_params(), 'sgd', {'learning_rate': 1}, 1.0)
-    take_gradients(lambda X, y: net(X) * 1e25, [net], np.ones((2, 2)), np.ones(2), devices)
-    trainer.step(1)
-    numpy.testing.assert_allclose(net.weight.data(devices[-1]).asnumpy(), -0.5 ** 0.5, rtol=1e-5)
+    numpy.testing.assert_allclose(net.weight.data(devices[-1]).asnumpy(), expected, rtol=1e-5)
 
 
 def test_clip_norm_ignores_stale_gradients(devices):

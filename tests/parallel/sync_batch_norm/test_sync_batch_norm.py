@@ -6,21 +6,22 @@ import numpy
 import oracle
 import pytest
 from bfloat16 import needs_bfloat16
-from equals_one import equals_one, rows, sequential, started, total_gradients
+from equals_one import rows, sequential, started, total_gradients
 from norms import backward, equals_gluon, norm_of, refuses, small_net, square, train, trained
+from refused import refused
 from slow import slow
 from threads import Threads, without_rows
 from trainers import on_each_device, trainable
 
 from gluon_mgpu import concise
 from gluon_mgpu.checkpoints import checkpoint
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, np, npx
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, np
 from gluon_mgpu.networks.resnet import resnet18
 from gluon_mgpu.parallel.split import split_and_load
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 from gluon_mgpu.parallel.sync_batch_norm.train_batch import train_batch_synchronized
 from gluon_mgpu.parallel.workers import Workers
-from gluon_mgpu.training.parameters import copies, parameters_by_name, with_grad_req
+from gluon_mgpu.training.parameters import copies, with_grad_req
 from gluon_mgpu.training.run import Run
 
 nn = gluon.nn
@@ -110,94 +111,52 @@ def test_a_run_is_resumed_with_the_flag(tmp_path, capsys):
     assert '--sync-batch-norm' in capsys.readouterr().err
 
 
-def test_the_backward_pass_of_autograd_is_refused(device_list):
+def test_the_backward_pass_of_autograd_is_refused(devices):
     """It ends at the outputs of the network, and the Trainer would use the gradients of the batch before."""
-    net = small_net()
-    net.initialize(ctx=device_list(2))
-    X_shards, net = split_and_load(np.ones((4, 1, 12, 12)), device_list(2)), SyncBatchNorm(net)
+    net, X_shards = norm_of(devices)
     with autograd.record():
         ls = [y_hat.sum() for y_hat in net.forward(X_shards)]
     autograd.backward(ls)
     refuses(net, r'call net.backward\(ls\)', X_shards)
 
 
-def test_forward_is_only_for_training(device_list):
-    net = small_net()
-    net.initialize(ctx=device_list(2))
-    X_shards, synchronized = split_and_load(np.ones((4, 1, 12, 12)), device_list(2)), SyncBatchNorm(net)
+def test_forward_is_only_for_training(devices):
+    net, X_shards = norm_of(devices)
     for shards, recording in ((X_shards, autograd.pause()), ([], autograd.record())):
-        with recording, pytest.raises(ValueError, match=r'call it within autograd.record\(\); without training'):
-            synchronized.forward(shards)
+        with recording:
+            assert 'call it within autograd.record(); without training' in refused(net.forward, shards)
 
 
 def test_losses_need_not_depend_on_all_shards(device_list):
-    found = []
-    for factor in (1, 0):
-        net = small_net()
-        net.initialize(init=init.Constant(0.1), ctx=device_list(2))
-        X_shards = split_and_load(np.arange(4 * 144.0).reshape(4, 1, 12, 12) % 7, device_list(2))
-        synchronized = SyncBatchNorm(net)
+    def program(devices, rng, wrap):
+        net = started(small_net(), devices, rng, (1, 12, 12))
+        X_shards, fast = split_and_load(rng.normal(size=(4, 1, 12, 12)), devices), wrap(net)
         with autograd.record():
-            first, second = synchronized.forward(X_shards)
-            ls = [square(first)] if factor else [square(first), 0 * second.sum()]
-        synchronized.backward(ls)
-        found.append([grad.asnumpy() for param in trainable(net) for grad in param.list_grad()])
-    for expected, grad in zip(*found):
-        assert numpy.isfinite(grad).all()
-        numpy.testing.assert_array_equal(grad, expected)
+            ls = [square(fast.forward(X_shards)[0][:2])]  # the rows of the first device
+        fast.backward(ls)
+        yield total_gradients(net)
 
-
-@pytest.mark.parametrize('devices_of_each', [[1, 1], pytest.param([2, 0, 1], marks=without_rows)])
-def test_workers_equal_one_device(device_list, devices_of_each):
-    """Gradients and running statistics of two batches. The workers have one or two devices, or never have rows."""
-    device, *devices = device_list(4)
-    ends = numpy.cumsum(devices_of_each)
-    devices_on = [devices[end - size:end] for end, size in zip(ends, devices_of_each)]
-    one, *nets = (started(small_net(), used or [device], numpy.random.default_rng(0), (1, 12, 12))
-                  for used in ([device], *devices_on))
-    rng = numpy.random.default_rng(1)
-    batches = [np.array(rng.normal(50, 1, size=(n, 1, 12, 12)), dtype='float64') for n in (7, 3)]
-
-    def train_worker(workers):
-        net, used = SyncBatchNorm(nets[workers.rank], workers), devices_on[workers.rank]
-        for X in batches:
-            backward(net, [shard for shard in split_and_load(X, devices[:ends[-1]]) if shard.ctx in used], square)
-        npx.waitall()
-
-    Threads.run(len(nets), train_worker)
-    fast = SyncBatchNorm(one)
-    for X in batches:
-        backward(fast, [X.as_in_ctx(device)], square)
-    for name, expected in parameters_by_name(one).items():
-        params = [parameters_by_name(net)[name] for net in nets]
-        found = [array.asnumpy() for param in params for array in param.list_data()]
-        assert (expected.data().asnumpy() == pytest.approx(found[0], rel=1e-12))
-        assert all((array == found[0]).all() for array in found)
-        if expected.grad_req != 'null':
-            total = sum(grad.asnumpy() for param in params for grad in param.list_grad())
-            assert abs(total - expected.grad().asnumpy()).max() < 1e-10 * max(1, abs(total).max()), name
+    equals_gluon(program, device_list(2))
 
 
 @without_rows
 def test_a_part_without_rows_on_any_worker(devices):
-    nets = [started(small_net(), devices, numpy.random.default_rng(0), (1, 12, 12)) for _ in range(2)]
+    *nets, unchanged = (started(small_net(), devices, numpy.random.default_rng(0), (1, 12, 12)) for _ in range(3))
     Threads.run(2, lambda workers: backward(SyncBatchNorm(nets[workers.rank], workers), []))
-    unchanged = started(small_net(), devices, numpy.random.default_rng(0), (1, 12, 12))
     for net in nets:
-        for name, arrays in copies(unchanged).items():
-            assert (copies(net)[name][0] == arrays[0]).all()
+        for arrays, of_unchanged in zip(copies(net).values(), copies(unchanged).values()):
+            assert (arrays[0] == of_unchanged[0]).all()
 
 
 def test_an_input_that_needs_gradients_behind_frozen_norms(devices):
     """A worker without rows would not know that the others exchange sums in the backward pass."""
-    net, X = small_net(), np.ones((2, 1, 12, 12), ctx=devices[0])
-    net.initialize(ctx=devices)
-    for param in net[1].collect_params().values():
+    net, X_shards = norm_of(devices)
+    for param in net.block[0].collect_params().values():
         param.grad_req = 'null'
-    X.attach_grad()
+    X_shards[0].attach_grad()
     workers = Workers()
     workers.size = 2
-    refuses(SyncBatchNorm(net, workers), 'does not pass gradients on to X through a batch norm', [X])
+    refuses(SyncBatchNorm(net.block, workers), 'does not pass gradients on to X through a batch norm', X_shards)
 
 
 def generator_and_discriminator(devices, rng):
@@ -207,9 +166,9 @@ def generator_and_discriminator(devices, rng):
 
 def test_two_networks_in_a_row_meet_at_copies(device_list):
     """As the docstring of `backward` shows."""
-    def several(devices, rng):
+    def program(devices, rng, wrap):
         nets = generator_and_discriminator(devices, rng)
-        G, D = map(SyncBatchNorm, nets)
+        G, D = map(wrap, nets)
         with autograd.record():
             images = G.forward(split_and_load(rng.normal(size=(7, 5)), devices))
             copies = [image.detach() for image in images]
@@ -220,14 +179,7 @@ def test_two_networks_in_a_row_meet_at_copies(device_list):
         G.backward(images, [copy.grad for copy in copies])
         yield total_gradients(*nets)
 
-    def one(devices, rng):
-        G, D = nets = generator_and_discriminator(devices, rng)
-        with autograd.record():
-            l = ((D(G(np.array(rng.normal(size=(7, 5)), dtype='float64', ctx=devices[0]))) - 1) ** 2).sum()
-        l.backward()
-        yield total_gradients(*nets)
-
-    equals_one(several, device_list(3), one)
+    equals_gluon(program, device_list(3))
 
 
 @pytest.mark.parametrize('last', [0, 1])
@@ -237,17 +189,15 @@ def test_losses_that_depend_on_two_networks(last, devices, rng):
     with autograd.record():
         Z = split_and_load(np.ones((4, 5), dtype='float64'), devices)
         ls = [y_hat.sum() for y_hat in D.forward(G.forward(Z))]
-    with pytest.raises(ValueError, match='^the losses also depend on another SyncBatchNorm, which gets no gradients'):
-        nets[last].backward(ls)
+    line = refused(nets[last].backward, ls)
+    assert line.startswith('the losses also depend on another SyncBatchNorm, which gets no gradients')
     for net in nets:  # the next step begins anew
         backward(net, Z)
 
 
 def test_a_shard_without_rows(devices):
-    net = small_net()
-    net.initialize(ctx=devices)
-    refuses(SyncBatchNorm(net), '^a shard has no rows: leave it out',
-            [np.ones((n, 1, 12, 12), ctx=device) for n, device in zip((2, 0), devices)])
+    net, X_shards = norm_of(devices)
+    refuses(net, '^a shard has no rows: leave it out', [X_shards[0], X_shards[1][:0]])
 
 
 def penalty(device, params):
@@ -278,34 +228,32 @@ def test_an_encoder_in_front(grad_req, device_list):
 
 
 def test_layers_that_are_frozen_later(device_list):
-    net = sequential(nn.BatchNorm(), nn.Dense(2))
-    block, X_shards, _ = norm_of(net, device_list(2))
+    net, X_shards = norm_of(device_list(2))
+    dense = net.block[1]
     for frozen in (False, True):
-        net[1].weight.grad_req = 'null' if frozen else 'write'
-        for grad in net[1].bias.list_grad():
+        dense.weight.grad_req = 'null' if frozen else 'write'
+        for grad in dense.bias.list_grad():
             grad[:] = 7
-        backward(block, X_shards)
-        assert [grad.tolist() for grad in net[1].bias.list_grad()] == [[3, 3], [2, 2]]
+        backward(net, X_shards)
+        assert [grad.tolist() for grad in dense.bias.list_grad()] == [[3, 3], [2, 2]]
 
 
 def test_the_batch_after_an_exception_in_the_loss(device_list):
-    block, X_shards, _ = norm_of(sequential(nn.BatchNorm(), nn.Dense(2)), device_list(2))
+    net, X_shards = norm_of(device_list(2))
     with pytest.raises(ZeroDivisionError), autograd.record():
-        block.forward(X_shards)
+        net.forward(X_shards)
         raise ZeroDivisionError
-    backward(block, X_shards)
-    assert [grad.tolist() for grad in block.block[1].bias.list_grad()] == [[3, 3], [2, 2]]
+    backward(net, X_shards)
+    assert [grad.tolist() for grad in net.block[1].bias.list_grad()] == [[3, 3], [2, 2]]
 
 
-def test_a_backward_pass_needs_its_own_forward_pass(device_list):
-    block, X_shards, _ = norm_of(sequential(nn.BatchNorm(), nn.Dense(2)), device_list(2))
+def test_a_backward_pass_needs_its_own_forward_pass(devices):
+    net, X_shards = norm_of(devices)
     with autograd.record():
-        first, second = block.forward(X_shards), block.forward(X_shards)
+        first, second = net.forward(X_shards), net.forward(X_shards)
         ls = [(a + b).sum() for a, b in zip(first, second)]
-    with pytest.raises(ValueError, match='the losses depend on two forward passes of SyncBatchNorm'):
-        block.backward(ls)
-    with pytest.raises(ValueError, match='SyncBatchNorm.backward has no forward pass'):
-        block.backward(ls)
+    assert 'the losses depend on two forward passes of SyncBatchNorm' in refused(net.backward, ls)
+    assert 'SyncBatchNorm.backward has no forward pass' in refused(net.backward, ls)
 
 
 def test_when_a_network_is_traced_again(devices):
@@ -339,13 +287,11 @@ def test_when_a_network_is_traced_again(devices):
 
 
 def test_forward_hooks_are_refused(devices):
-    net = small_net()
-    net.initialize(ctx=devices)
-    handle = net[0].register_forward_hook(print)
-    X_shards = split_and_load(np.ones((4, 1, 12, 12)), devices)
-    refuses(SyncBatchNorm(net), r'cannot be traced \(it has forward hooks, .*: detach', X_shards)
+    net, X_shards = norm_of(devices)
+    handle = net.block[0].register_forward_hook(print)
+    refuses(net, r'cannot be traced \(it has forward hooks, .*: detach', X_shards)
     handle.detach()
-    backward(SyncBatchNorm(net), X_shards)
+    backward(net, X_shards)
 
 
 @pytest.mark.parametrize('is_older', [False, pytest.param(True, marks=pytest.mark.skipif(
@@ -373,8 +319,7 @@ def test_functions_of_autograd_are_refused(is_older, devices):
 
 @pytest.mark.parametrize('net', [gluon.nn.Sequential(), lambda X: X])
 def test_what_is_no_hybrid_block(net):
-    with pytest.raises(ValueError, match='is no gluon.HybridBlock, so it cannot be cut at its batch norms'):
-        SyncBatchNorm(net)
+    assert 'is no gluon.HybridBlock, so it cannot be cut at its batch norms' in refused(SyncBatchNorm, net)
 
 
 @pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 traces without recording, also by net.hybridize()')
@@ -397,10 +342,37 @@ def test_code_that_asks_whether_autograd_records(devices):
 
 
 def test_one_half_of_what_concise_train_needs(devices):
-    X, y, net = np.zeros((4, 1, 12, 12)), np.zeros(4), small_net()
-    net.initialize(ctx=devices[:2])
-    message = '^train_batch_synchronized needs a SyncBatchNorm: pass net='
-    with pytest.raises(ValueError, match=message):
-        train_batch_synchronized(X, y, net, None, None, devices[:2])
-    with pytest.raises(ValueError, match='or pass train_batch=train_batch_synchronized to concise.train$'):
-        concise.train_batch(X, y, SyncBatchNorm(net), None, None, devices[:2])
+    (net, _), (X, y) = norm_of(devices), (np.zeros((4, 3, 4, 4)), np.zeros(4))
+    of_network = refused(train_batch_synchronized, X, y, net.block, None, None, devices)
+    assert of_network.startswith('train_batch_synchronized needs a SyncBatchNorm: pass net=')
+    of_step = refused(concise.train_batch, X, y, net, None, None, devices)
+    assert of_step.endswith('or pass train_batch=train_batch_synchronized to concise.train')
+
+
+def steps_of_all_kinds(devices, rng, wrap, path):
+    """Freeze and unfreeze, add penalties, predict in odd places, save."""
+    net = started(small_net(), devices, rng, (1, 12, 12), scale=0.2)
+    trainer, fast = on_each_device(trainable(net), 'sgd', {'learning_rate': 0.003, 'momentum': 0.9}), wrap(net)
+    for i in range(8):
+        for param in trainable(net[3]):
+            param.grad_req = 'null' if i in (2, 3) else 'write'
+        X_shards = split_and_load(rng.normal(size=(7, 1, 12, 12)), devices)
+        with autograd.record():
+            y_hats = fast.forward(X_shards)
+            with autograd.predict_mode():
+                before = [net(X) for X in X_shards]
+            ls = [square(y_hat) for y_hat in y_hats]
+            if i % 2:  # on one device, since each has the same parameters
+                ls[0] = ls[0] + penalty(devices[0], trainable(net))
+        fast.backward(ls)
+        after = [net(X) for X in X_shards]
+        trainer.step(7)
+        net.save_parameters(path)
+        loaded = small_net()
+        loaded.load_parameters(path, ctx=devices[0], cast_dtype=True, dtype_source='saved')
+        yield rows(before), rows(after), loaded
+
+
+@pytest.mark.parametrize('k', [slow(1), slow(2), 3])
+def test_steps_of_all_kinds(k, device_list, tmp_path):
+    equals_gluon(partial(steps_of_all_kinds, path=str(tmp_path / 'net')), device_list(k))

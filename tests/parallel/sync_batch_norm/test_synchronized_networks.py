@@ -3,8 +3,8 @@ from functools import partial
 
 import numpy
 import pytest
-from equals_one import rows, sequential, started, total_gradients
-from norms import backward, equals_gluon, refuses, small_net
+from equals_one import equals_one, rows, same, sequential, started, total_gradients
+from norms import backward, equals_gluon, refuses, small_net, square
 from semantics import KINDS, array, semantics
 from slow import slow
 from threads import Threads, without_rows
@@ -12,12 +12,12 @@ from trainers import on_each_device, trainable
 
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.base.nested import leaves
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, init, mx, np
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gluon, np, npx
 from gluon_mgpu.parallel.split import split_and_load, split_batch
 from gluon_mgpu.parallel.step import prepare_idle_devices
 from gluon_mgpu.parallel.sync_batch_norm.synchronized import SyncBatchNorm
 from gluon_mgpu.parallel.sync_batch_norm.train_batch import train_batch_synchronized
-from gluon_mgpu.training.parameters import parameters_by_name
+from gluon_mgpu.training.parameters import copies, parameters_by_name
 from gluon_mgpu.training.run import Run
 
 nn = gluon.nn
@@ -104,6 +104,11 @@ def legacy_layers():
                       nn.Dense(3))
 
 
+def prefixed():
+    """The prefixes become parts of the names of parameters."""
+    return sequential(nn.Dense(3, prefix='größe_'), nn.BatchNorm(prefix='統計_'))
+
+
 def stem():
     return nn.Conv2D(4, 3, padding=1)
 
@@ -121,7 +126,7 @@ LAYERS = {
 NETWORKS = {'auxiliary head': (Auxiliary, [(2, 6, 6)]), 'two inputs': (TwoInputs, [(4,), (3,)]),
             **{name: (lambda layers=layers: sequential(*layers()), [(2, 6, 6)]) for name, layers in LAYERS.items()}}
 LEGACY = {'operators of mx.nd': (Legacy, [(2, 8, 8)]), 'layers': (legacy_layers, [(2, 8, 8)]),
-          'residual': (LegacyResidual, [(3,)])}
+          'residual': (LegacyResidual, [(3,)]), 'names that are not ASCII': (prefixed, [(2,)])}
 
 
 def steps(devices, rng, wrap, network, shapes, losses_of=slice(None), frozen=(), input_gradient=True):
@@ -209,17 +214,6 @@ def test_transposed_convolutions_in_float32(device_list, rng):
     numpy.testing.assert_allclose(losses, train(1), rtol=1e-4)  # float32; batch norm divides by small deviations
 
 
-@pytest.mark.skipif(MXNET_MAJOR >= 2, reason='MXNet 2 has no prefixes')
-def test_names_that_are_not_ascii(devices):
-    """On MXNet 1.9, those of parameters begin with the `prefix` of the user's layers."""
-    net = sequential(nn.Dense(3, in_units=2, prefix='größe_'), nn.BatchNorm(in_channels=3, prefix='統計_'))
-    net.initialize(init.Normal(1), ctx=devices)
-    X = np.array([[1, 2], [3, 5]], ctx=devices[0])
-    with autograd.record():
-        expected, [Y] = net(X), SyncBatchNorm(net).forward([X])
-    assert abs(Y - expected).max() < 1e-5  # float32
-
-
 @pytest.mark.skipif(MXNET_MAJOR >= 2, reason='other messages')
 @pytest.mark.filterwarnings('ignore:.*unregistered container')
 def test_what_cannot_be_traced(devices):
@@ -254,31 +248,27 @@ def test_networks_of_mx_nd(name, input_gradient, device_list):
         check_steps(*LEGACY[name], device_list, input_gradient=input_gradient)
 
 
+def of_mxnet():
+    return sequential(nn.Conv2D(4, 3), gluon.contrib.nn.SyncBatchNorm(num_devices=1), nn.Dense(3))
+
+
 @of_mxnet_1
-def test_networks_and_arrays_that_do_not_fit(devices):
+@pytest.mark.parametrize(('net', 'kind', 'message'), [
+    (Legacy, 'np', '^Legacy mixes mx.np and mx.nd: rewrite it with mx.np; or, in your own training loop, call '
+                   r'npx.reset_np\(\) before you create it, and pass X.as_nd_ndarray\(\)$'),
+    (of_mxnet, 'np', "^HybridSequential has MXNet's SyncBatchNorm, which needs mx.nd: use nn.BatchNorm inside "
+                     r'SyncBatchNorm\(net\)$'),
+    (of_mxnet, 'nd', r'use nn.BatchNorm inside SyncBatchNorm\(net\)')])
+def test_networks_and_arrays_that_do_not_fit(net, kind, message, devices):
     """One line, with a remedy that the user has."""
-    synchronized = nn.HybridSequential()
-    synchronized.add(nn.Conv2D(4, 3), gluon.contrib.nn.SyncBatchNorm(num_devices=1), nn.Dense(3))
-    for net, message in ((Legacy(), '^Legacy mixes mx.np and mx.nd: rewrite it with mx.np; or, in your own training '
-                                    r'loop, call npx.reset_np\(\) before you create it, and pass X.as_nd_ndarray\(\)$'),
-                         (synchronized, "^HybridSequential has MXNet's SyncBatchNorm, which needs mx.nd: use "
-                                        r'nn.BatchNorm inside SyncBatchNorm\(net\)$')):
+    with semantics(kind):
+        net = net()
         net.initialize(ctx=devices)
-        refuses(SyncBatchNorm(net), message, [np.ones((2, 2, 8, 8), ctx=devices[0])])
-
-
-@of_mxnet_1
-def test_mxnets_synchronized_batch_norm_inside_ours(devices):
-    with semantics('nd'):
-        net = gluon.contrib.nn.SyncBatchNorm(num_devices=1, in_channels=2)
-        net.initialize(ctx=devices)
-        refuses(SyncBatchNorm(net), r'use nn.BatchNorm inside SyncBatchNorm\(net\)',
-                [mx.nd.ones((2, 2), ctx=devices[0])])
+        refuses(SyncBatchNorm(net), message, [array(numpy.ones((2, 2, 8, 8)), ctx=devices[0])])
 
 
 def test_shards_of_inputs_on_other_devices(device_list, rng):
-    network, shapes = NETWORKS['two inputs']
-    net = started(network(), device_list(2), rng, *shapes)
+    net = started(TwoInputs(), device_list(2), rng, (4,), (3,))
     X, Z = (split_and_load(np.ones((4, n), dtype='float64'), device_list(2)) for n in (4, 3))
     for shards in ((X, Z[::-1]), (X, Z[:1]), ([X[0], X[0]], Z), (X, 3), (X, [Z[0], None]), ([(X[0], X[1])],), ([()],)):
         refuses(SyncBatchNorm(net), 'pass one array per device, and those of other inputs', *shards)
@@ -338,24 +328,31 @@ def test_row_sparse_gradients(trained, device_list, rng):
             equals_gluon(program, device_list(2))
 
 
-@without_rows
-def test_two_inputs_on_workers_without_rows(device_list):
-    """The second worker never has rows."""
-    network, shapes = NETWORKS['two inputs']
-    *nets, one = (started(network(), [device], numpy.random.default_rng(0), *shapes) for device in device_list(4))
-    args = [np.array(numpy.random.default_rng(1).normal(size=(3, *shape)), dtype='float64') for shape in shapes]
+def train_workers(devices, rng, num_devices, network, shapes):
+    """Yield the statistics and gradients of two batches on workers with so many devices; without any, with no rows."""
+    ends = numpy.cumsum(num_devices)
+    devices_on = [devices[end - n:end] for end, n in zip(ends, num_devices)]
+    nets = [started(network(), used or devices[:1], numpy.random.default_rng(0), *shapes) for used in devices_on]
+    batches = [[rng.normal(50, 1, size=(n, *shape)) for shape in shapes] for n in (7, 3)]
 
-    def gradients(net, rows, workers=None):
-        device, fast = net.first.weight.list_ctx()[0], SyncBatchNorm(net, workers)
-        with autograd.record():
-            y_hats = fast.forward(*[[X[rows].as_in_ctx(device)] if rows else [] for X in args])
-            ls = [(y_hat[0] ** 2).sum() + y_hat[1].sum() for y_hat in y_hats]
-        fast.backward(ls)
-        return [param.grad(device).asnumpy() for param in trainable(net)] if rows else []
+    def train_worker(workers):
+        net, used = SyncBatchNorm(nets[workers.rank], workers), devices_on[workers.rank]
+        for batch in batches:
+            shards = [[shard for shard in split_and_load(X, devices) if shard.ctx in used] for X in batch]
+            backward(net, *shards, loss=lambda y_hats: sum(map(square, leaves(y_hats))))
+        npx.waitall()
 
-    found = Threads.run(3, lambda workers: gradients(nets[workers.rank], [[0], [], [1, 2]][workers.rank], workers))
-    for first, last, whole in zip(found[0], found[2], gradients(one, [0, 1, 2])):
-        numpy.testing.assert_allclose(first + last, whole, rtol=1e-9, atol=1e-9 * abs(whole).max())  # float64
+    Threads.run(len(nets), train_worker)
+    yield [same([array for net in nets for array in copies(net)[name]], name) for name in copies(nets[0])]
+    yield [sum(gradients) for gradients in zip(*map(total_gradients, nets))]
+
+
+@pytest.mark.parametrize('num_devices', [[1, 1], pytest.param([2, 0, 1], marks=without_rows)])
+@pytest.mark.parametrize('network, shapes', [(small_net, [(1, 12, 12)]), NETWORKS['two inputs']])
+def test_workers_equal_one_device(network, shapes, num_devices, device_list):
+    program = partial(train_workers, network=network, shapes=shapes)
+    equals_one(partial(program, num_devices=num_devices), device_list(sum(num_devices)),
+               one=partial(program, num_devices=[1]))
 
 
 @of_mxnet_1

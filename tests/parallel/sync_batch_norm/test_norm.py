@@ -46,7 +46,7 @@ def run_layer(X, dY, gamma, beta, devices, dtype):
     (2, (1, 2, 1, 1), 2, 'float64', 1e-10, 1e-12),
     # With a standard deviation of 3, mean of squares minus square of the mean would leave no right digit of the
     # variance. float32 represents numbers near 10,000 with an error of 1e-3, 3e-4 standard deviations
-    (2, (7, 3, 4, 5), 1e4, 'float32', 1e-3, 1e-2)], ids=['uneven shards', 'one number', 'large mean'])
+    (2, (7, 3, 4, 5), 1e4, 'float32', 1e-3, 3e-2)], ids=['uneven shards', 'one number', 'large mean'])
 def test_formulas(k, shape, mean, dtype, rtol, atol, device_list, rng):
     X, dY = rng.normal(mean, 3, size=shape).astype(dtype).astype('float64'), rng.normal(size=shape)
     gamma, beta = rng.normal(size=(2, shape[1]))

@@ -18,11 +18,6 @@ class ProgressBar(tqdm):
     def __init__(self, shown: bool = True, **options):
         super().__init__(disable=None if shown and sys.stderr is not None else True, **options)
 
-    def display(self, *args, **options) -> None:
-        """Show the bar, with the cursor at its beginning: at its end, the ^C of a terminal would begin a new line."""
-        super().display(*args, **options)
-        self.fp.write('\r')
-
 
 ProgressBar.set_lock(threading.RLock())
 

@@ -102,26 +102,17 @@ def steps_in_name(path: Path) -> int:
 def newest_checkpoint(path: Path, warn: Callable[[str], None] = warn) -> tuple[Path | None, dict]:
     """Return a checkpoint and its metadata: the file `path`, or the newest complete one in the folder, or (None, {}).
 
-    If a folder has no other, it is `BEST`. Calls `warn` for each one that is damaged, or has the name of another step.
+    If a folder has no other, it is `BEST`. Calls `warn` for each one that is damaged.
     Raises CheckpointError for one that may be intact, but cannot be read.
     """
     if not path.is_dir():
         return path, read(path)[0]['metadata']
     for file in [*checkpoints(path), *path.glob(BEST)]:
         try:
-            metadata = read(file)[0]['metadata']
-            _check_name(file, metadata)
-            return file, metadata
+            return file, read(file)[0]['metadata']
         except DamagedError as error:
             warn(f'{error}; skipped')
     return None, {}
-
-
-def _check_name(file: Path, metadata: dict) -> None:
-    """Raise DamagedError if a checkpoint of a run was copied or renamed, and now claims to be of another step."""
-    run = metadata.get('run')
-    if isinstance(run, dict) and run.get('num_steps') != steps_in_name(file) >= 0:
-        raise DamagedError(f'{file}: renamed, its content is of step {run.get("num_steps")}')
 
 
 def check_newest(folder: Path, steps: int) -> None:

@@ -97,11 +97,6 @@ def test_arrays_of_another_kind(devices):
     shards = split_and_load(mx.nd.arange(4), devices)
     assert [type(shard) for shard in shards] == [np.ndarray] * len(devices)
     assert numpy.concatenate([shard.asnumpy() for shard in shards]).tolist() == [0, 1, 2, 3]
-    for data, name in (([1, 2], 'int'), (np.array(1), 'ndarray'),
-                       ((np.ones(2), 3), 'int'), ({'X': np.ones(2)}, 'dict'), ('ab', 'str')):
-        expected = (f'cannot split a {name}: pass an array (n, ...) of mxnet.np or NumPy, or lists and tuples of such '
-                    'arrays')
-        assert error_line(split_and_load, data, devices) == expected
     assert error_line(split_and_load, [None], devices).startswith('arrays of no rows')
 
 
@@ -145,8 +140,9 @@ def test_csr_arrays_with_others(devices):
 
 
 def test_row_sparse_arrays(devices):
+    """MXNet cannot slice their rows."""
     line = error_line(split_and_load, sparse(4)[0].tostype('default').tostype('row_sparse'), devices)
-    assert line == "cannot split a RowSparseNDArray, whose rows MXNet cannot slice: pass array.tostype('default')"
+    assert line.startswith('cannot convert ndarray of stype')
 
 
 def test_splitting_can_be_differentiated(devices):
@@ -220,9 +216,8 @@ def test_the_arguments_of_gluons_function(make, k, even_split, device_list):
 @pytest.mark.parametrize('axis', [-3, 2, 99])
 def test_an_axis_that_an_array_does_not_have(axis, devices):
     for array in arrays_of_all_kinds((4, 6)):
-        line = error_line(split_and_load, array, devices, axis)
-        assert line == (f'batch_axis {axis}: an array of the shape (4, 6) has no such axis; name one that all arrays '
-                        'have')
+        with pytest.raises(IndexError):
+            split_and_load(array, devices, axis)
 
 
 @pytest.mark.parametrize('k', [1, 2, 3])
@@ -232,7 +227,8 @@ def test_a_negative_axis_is_that_of_each_array(k, device_list):
     shards = split_and_load([X, (y,)], device_list(k), batch_axis=-1)
     assert numpy.concatenate([shard.asnumpy() for shard, _ in shards], axis=2).tolist() == X.tolist()
     assert [shard.tolist() for _, (shard,) in shards] == [shard.tolist() for shard in split_and_load(y, device_list(k))]
-    assert 'an array of the shape (4,) has no such axis' in error_line(split_and_load, [X, y], device_list(k), 1)
+    with pytest.raises(IndexError):
+        split_and_load([X, y], device_list(k), 1)
 
 
 @pytest.mark.parametrize('rows', [1, 2, 7])
@@ -301,13 +297,6 @@ def test_micro_batches_on_one_device(devices):
 
 def test_no_rows_are_no_shards(devices):
     assert split_batch(np.zeros((0, 2)), np.zeros(0), devices) == ([], [])
-
-
-@pytest.mark.parametrize(('missing', 'message'), [
-    (mx.gpu(900), r'gpu\(900\) does not exist'), (1, '1 is not a device')])
-def test_devices_that_do_not_exist(missing, message):
-    with pytest.raises(ValueError, match=message):
-        split_batch(np.zeros((4, 2)), np.zeros(4), [mx.cpu(0), missing])
 
 
 def test_no_devices():

@@ -13,7 +13,7 @@ from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gl
 from gluon_mgpu.networks.loss import cross_entropy
 from gluon_mgpu.parallel import step
 from gluon_mgpu.parallel.split import split_and_load
-from gluon_mgpu.training.parameters import copies, unchanged_names
+from gluon_mgpu.training.parameters import unchanged_names
 
 
 def test_a_batch_without_rows(device_list):
@@ -165,8 +165,6 @@ def test_a_trainer_that_sums_nothing(devices):
     step.check_trainer(trainer)  # a loop may sum them by hand
     net.initialize(ctx=devices[:1], force_reinit=True)
     step.check_trainer(gluon.Trainer(trainable(net), 'sgd', kvstore=None), devices[:1])
-    with pytest.raises(ValueError, match='^trainer is a NoneType: pass a gluon.Trainer, made after net.initialize$'):
-        step.check_trainer(None)
 
 
 def test_an_unused_layer_on_a_device_without_rows(device_list, rng):
@@ -195,8 +193,6 @@ def test_gradients_of_row_sparse_parameters(device_list):
         l.backward()
         step.prepare_idle_devices(net, mx.nd.ones(1), devices)
         assert [array._fresh_grad for array in net.weight._data] == [True, True]
-        with pytest.raises(ValueError, match='^weight is a row_sparse parameter: use dense ones, such as that of'):
-            copies(net)
 
 
 def test_statistics_of_a_symbol_block(device_list, tmp_path, monkeypatch):

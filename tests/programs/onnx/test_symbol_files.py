@@ -1,6 +1,5 @@
 """Tests of networks in MXNet's files: names, inputs, settings, and files that others have forged."""
 import json
-import os
 import re
 import subprocess
 import sys
@@ -177,17 +176,6 @@ def test_names_that_are_not_ascii(run):
     run('größe-symbol.json', 'größe-0000.params', '--shape', '2,5')
     found = onnx.load('größe.onnx').graph
     assert [value.name for value in (*found.input, *found.initializer, *found.output)] == ['данные', '重み', 'выход']
-
-
-def test_file_names_that_are_not_utf_8(net, run):
-    names = [os.fsencode(name).replace(b'net', b'\xff') for name in FILES]
-    try:
-        for old, new in zip(FILES, names):
-            os.rename(os.fsencode(old), new)
-    except OSError:
-        pytest.skip('this file system has only names in UTF-8')
-    run(*map(os.fsdecode, names), *IMAGE)
-    assert Path(os.fsdecode(b'\xff.onnx')).exists()
 
 
 def test_the_order_of_several_inputs(run):

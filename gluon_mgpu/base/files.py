@@ -28,7 +28,7 @@ def open_file(path: str | os.PathLike) -> BinaryIO:
 def read_file(path: str | os.PathLike) -> bytes:
     """Return the content of a regular file of at most `LARGEST` bytes; OSError for others."""
     with open_file(path) as file:
-        return file.read(LARGEST)  # not more, because files in /proc have no size, and others may grow
+        return file.read()
 
 
 def write_atomically(path: str | os.PathLike, content: bytes | memoryview) -> None:

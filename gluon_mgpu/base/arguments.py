@@ -44,17 +44,13 @@ def check_entries(name: str, record: Any, types: dict[str, Any]) -> None:
 def not_empty(name: str, value: str) -> str:
     """Return `value`; raise ValueError if it is no text or '', which an unset shell variable gives."""
     if not isinstance(value, str) or not value:
-        rule = 'must not be empty; give a value or leave the flag out' if value == '' else 'must be text'
-        raise ValueError(f'{name} {value!r}: {rule}')
+        raise ValueError(f'{name} {value!r}: must be text that is not empty; give a value or leave the flag out')
     return value
 
 
 def full_path(name: str, value: str | os.PathLike) -> str:
     """Return a path with the home folder for ``~``, which shells do not expand after ``=``; ValueError if empty."""
-    path = os.path.expanduser(not_empty(name, os.fspath(value) if isinstance(value, os.PathLike) else value))
-    if path.startswith('~'):
-        raise ValueError(f'{name} {value}: must be the full path, because this home folder is unknown')
-    return path
+    return os.path.expanduser(not_empty(name, os.fspath(value) if isinstance(value, os.PathLike) else value))
 
 
 def existing_folder(name: str, value: str | os.PathLike) -> str:

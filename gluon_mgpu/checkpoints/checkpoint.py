@@ -20,7 +20,7 @@ from ..base.files import read_file, write_atomically
 from ..base.text import counted
 from ..mxnet_setup.compat import npx
 from ..parallel.workers import Workers
-from ..training.parameters import check_initialized, create_deferred, of_unknown_shape, unregistered
+from ..training.parameters import create_deferred, of_unknown_shape, unregistered
 from . import state
 from .state import CheckpointError
 
@@ -104,7 +104,6 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, log: Callable[[
     workers = workers or Workers()
     record, arrays = workers.on_rank_0(lambda: read(path))
     parameters = {key.partition('/')[2]: kept for key, kept in arrays.items() if key.startswith('parameters/')}
-    check_initialized(net)
     state.check_network(path, net, parameters, arrays, record.get('left_out', []))
     if trainer is not None:
         state.check_optimizer(path, trainer, net, record.get('optimizer', {}), arrays)
@@ -136,7 +135,6 @@ def read(path: str | os.PathLike) -> tuple[dict, dict[str, list]]:
     There is one array, or one for each device.
     Raises DamagedError if it is no complete checkpoint, CheckpointError if it is unreadable or of another version.
     """
-    path = os.fspath(path)  # raises TypeError for a number, which would be an open file
     try:
         content = read_file(path)  # once; a file that is mapped into memory could change or be cut
     except OSError as error:

@@ -11,7 +11,7 @@ import numpy
 from ..base.nested import leaves
 from ..mxnet_setup.compat import MXNET_MAJOR, assign, mx, npx
 from ..parallel.workers import Workers
-from ..training.parameters import copies, parameters_by_name, with_grad_req
+from ..training.parameters import copies, parameters_by_name, registered, with_grad_req
 from ..training.schedules import go_to_update
 
 NUMBERS = {'m_schedule', 'last_lr', 'cur_lr'}  # Nadam and LARS keep these from step to step
@@ -36,8 +36,7 @@ def check_network(path, net: Any, kept: dict[str, list], arrays: dict[str, list]
 
     The network may have the parameters that were `left_out`, because their shape was unknown.
     """
-    params = (parameters_by_name(net) if hasattr(net, 'collect_params') else
-              {name: arrays[0] for name, arrays in copies(net).items()})
+    params = {**{name: array for name, (array, *_) in copies(net).items()}, **registered(net)}
     if differing := sorted((params.keys() - {*map(str, left_out)}) ^ kept.keys()):
         raise CheckpointError(f'{path}: of another network, only one of the two has {differing[0]}')
     for name, (found, *_) in kept.items():
@@ -58,10 +57,9 @@ def _fits(found: tuple, shape: tuple | None) -> bool:
 def reset_stores(net: Any) -> None:
     """Let key-value stores of Trainers forget their copies of a network's parameters, and with them the states."""
     # Otherwise a store gives its own copies back after the next update. `set_data` resets it, as Gluon's `load` does
-    params = parameters_by_name(net) if hasattr(net, 'collect_params') else {}
-    for name, (array, *_) in copies(net).items():
-        if name in params and array.shape:  # MXNet 1.9 cannot set those without dimensions
-            params[name].set_data(array)
+    for param in registered(net).values():
+        if param.shape and not param._deferred_init:  # MXNet 1.9 cannot set those without dimensions
+            param.set_data(param.list_data()[0])
 
 
 def set_network(net: Any, kept: dict[str, list], workers: Workers) -> list[str]:

@@ -78,13 +78,6 @@ def check_training_data(data: tuple, batch_size: int, net: Any = None,
     return train_iter, test_iter
 
 
-def check_pairs(batches: Iterable) -> None:
-    """Raise ValueError for a list of anything but pairs (X, y), such as (X, y) itself; reads nothing else."""
-    if isinstance(batches, (list, tuple)):
-        for batch in batches:
-            as_pair(batch)
-
-
 def as_pair(batch: Any) -> Any:
     """Return a batch (X, y); raise ValueError for another one, as that of a DataLoader of three arrays."""
     if not _is_pair(batch):

@@ -70,11 +70,9 @@ def _fetch(url: str, checksum: str, progress: bool) -> tuple[bytes, str]:
         return b'', f'answered with HTTP status {error.response.status_code}'
     except exceptions.SSLError:
         return b'', 'without a trusted certificate'
-    except exceptions.ContentDecodingError:
-        return b'', 'sent a damaged file'
     except (exceptions.ChunkedEncodingError, exceptions.ConnectionError, exceptions.Timeout, futures.TimeoutError):
         return b'', 'unreachable or too slow'
-    except (OSError, ValueError) as error:  # a wrong setting, such as ALL_PROXY, or endless redirects
+    except (OSError, ValueError) as error:  # such as a wrong setting, ALL_PROXY for example, or endless redirects
         return b'', f'failed, {error}'
 
 

@@ -19,19 +19,13 @@ def find(folder: Path, name: str) -> Path | None:
 
 
 def cache_dir() -> Path:
-    """Return ``gluon-mgpu`` in XDG_CACHE_HOME, else in ``~/.cache``; DownloadError if there is no home folder."""
-    try:
-        return Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') / 'gluon-mgpu'
-    except RuntimeError:
-        raise DownloadError('there is no home folder to store downloads in; set XDG_CACHE_HOME to a writable folder, '
-                            'or name a folder that contains fashion-mnist/ or mnist/ with --data-dir') from None
+    """Return ``gluon-mgpu`` in XDG_CACHE_HOME, else in ``~/.cache``."""
+    return Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') / 'gluon-mgpu'
 
 
 def named_folder(dataset: str, data_dir: str | os.PathLike, name: str) -> Path:
     """Return the folder with the four files of `dataset`: ``data_dir/dataset``, or `data_dir` if it has that name."""
     data_dir = Path(full_path(name, data_dir)).absolute()
-    if not data_dir.is_dir():
-        raise ValueError(f'{name} {data_dir}: no such folder; name one that contains {dataset}/')
     folder = data_dir / dataset
     # The files of both datasets have the same names: only the folder's name distinguishes the datasets
     if data_dir.name == dataset and not any(find(folder, file) for file in FILES):

@@ -21,27 +21,22 @@ NUM_CLASSES = 10
 
 def read_pair(images_path: Path, labels_path: Path) -> tuple[numpy.ndarray, numpy.ndarray]:
     """Return the images, uint8 (n, 28, 28), read-only, and labels, int32 (n,); ValueError if a file is damaged."""
-    images, labels = read_images(images_path), read_labels(labels_path)
+    images, labels = read_rows(images_path, (SIDE, SIDE)), read_labels(labels_path)
     if len(images) != len(labels):
         raise _damaged(labels_path, f'{len(labels)} labels for {len(images)} images in {Path(images_path).name}')
     return images, labels
 
 
-def read_images(path: Path) -> numpy.ndarray:
-    """Return the images in an IDX file: uint8 (n, 28, 28), read-only. Raises ValueError if the file is damaged."""
-    return _read(path, (SIDE, SIDE))
-
-
 def read_labels(path: Path) -> numpy.ndarray:
     """Return the labels in an IDX file: int32 (n,), from 0 to 9. Raises ValueError if the file is damaged."""
-    labels = _read(path, ())
+    labels = read_rows(path, ())
     if labels.max() >= NUM_CLASSES:
         raise _damaged(path, f'label {labels.max()}, and only 0 to 9 are classes')
     return labels.astype(numpy.int32)
 
 
-def _read(path: Path, row: tuple) -> numpy.ndarray:
-    """Return the rows of a file, each of shape `row`: uint8 (n, *row), read-only."""
+def read_rows(path: Path, row: tuple) -> numpy.ndarray:
+    """Return the rows of an IDX file, each of shape `row`: uint8 (n, *row), read-only; ValueError if it is damaged."""
     try:
         with open_file(path) as file:
             # Content and not name, because browsers decompress some downloads and keep the name

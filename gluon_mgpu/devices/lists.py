@@ -61,8 +61,6 @@ def parse_devices(text: str) -> list[Context]:
     ``cpu:all`` is one context per core. Raises ValueError for other text and for devices that cannot be used.
     """
     mx = import_mxnet()
-    if not isinstance(text, str):
-        raise ValueError(f"{text!r} is not text: write a list such as 'cpu:0,cpu:1'")
     devices: list[Context] = []
     for item in map(str.strip, text.split(',')):
         if item == 'cpu:all':
@@ -97,7 +95,7 @@ def devices_words(devices: Iterable) -> str:
 def check_devices(devices: Sequence[Context]) -> list[Context]:
     """Return the devices as a list if training can use all of them together; else raise ValueError."""
     # MXNet itself accepts missing GPUs, duplicates and negative numbers, and fails or hangs later
-    devices = [devices] if isinstance(devices, str) else list(devices)
+    devices = list(devices)
     if not devices:
         raise ValueError("the list of devices is empty: name at least one, such as 'cpu:0'")
     for device in devices:

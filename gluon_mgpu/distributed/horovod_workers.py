@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
+import importlib
 import os
 import threading
 import time
@@ -36,8 +36,6 @@ def check_horovod() -> None:
     """Raise ValueError, with the remedy, if Horovod is missing or does not work with this MXNet."""
     if MXNET_MAJOR >= 2:
         raise ValueError(f'Horovod does not support MXNet {mx.__version__}: use MXNet 1.9.1')
-    if importlib.util.find_spec('horovod') is None:
-        raise ValueError(f'Horovod is not installed: {GET_HOROVOD}')
     try:
         importlib.import_module('horovod.mxnet')
     except (ImportError, OSError) as error:  # OSError: a library that it was built with is missing

@@ -10,9 +10,6 @@ def cross_entropy(y_hat: np.ndarray, y: np.ndarray) -> np.ndarray:
 
     Source: D2L 13.5.3, where it is ``gluon.loss.SoftmaxCrossEntropyLoss()``.
     """
-    if isinstance(y_hat, (list, tuple)):
-        raise ValueError(f'the network returns {len(y_hat)} outputs: cross_entropy needs the scores only; return only '
-                         'these, or write a loss that chooses them')
     y_hat, y = y_hat.as_np_ndarray(), y.as_np_ndarray()  # the same arrays, possibly of a network of mx.nd
     y_shape, shape = y.shape, y_hat.shape  # read once, because each time takes a few microseconds
     if len(shape) != 2 or y_shape not in (shape[:1], (shape[0], 1)):

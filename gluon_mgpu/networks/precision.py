@@ -9,8 +9,9 @@ DTYPES = ('float32', 'bfloat16', 'float16')
 
 
 def check_dtype(dtype: str, devices: list, name: str = 'dtype') -> None:
-    """Raise ValueError, with the name of the argument, if the devices cannot compute in `dtype`, one of `DTYPES`."""
-    _check_name(dtype, name)
+    """Raise ValueError, with the name of the argument, if the devices cannot compute in `dtype`."""
+    if dtype not in DTYPES:
+        raise ValueError(f'{name} {dtype!r}: must be one of {", ".join(DTYPES)}')
     if dtype == 'float32':
         return
     if MXNET_MAJOR >= 2:
@@ -21,11 +22,6 @@ def check_dtype(dtype: str, devices: list, name: str = 'dtype') -> None:
             raise ValueError(f'{name} {dtype} on {device}: works on {kind.upper()}s only; use float32 or {other}')
     if dtype == 'bfloat16' and bfloat16_obstacle():
         raise ValueError(f'{name} bfloat16: {bfloat16_obstacle()}')
-
-
-def _check_name(dtype: str, name: str = 'dtype') -> None:
-    if dtype not in DTYPES:
-        raise ValueError(f'{name} {dtype!r}: must be one of {", ".join(DTYPES)}')
 
 
 def _cast(F, X, dtype):
@@ -58,6 +54,5 @@ class LowPrecisionConv2D(gluon.nn.Conv2D):
 
 
 def conv2d(*args, dtype: str = 'float32', **kwargs) -> gluon.nn.Conv2D:
-    """Return a ``gluon.nn.Conv2D`` that computes in `dtype`; ValueError if that is not one of `DTYPES`."""
-    _check_name(dtype)
+    """Return a ``gluon.nn.Conv2D`` that computes in `dtype`, one of `DTYPES`."""
     return gluon.nn.Conv2D(*args, **kwargs) if dtype == 'float32' else LowPrecisionConv2D(*args, dtype=dtype, **kwargs)

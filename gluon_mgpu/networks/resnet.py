@@ -70,9 +70,6 @@ def in_float32(net: gluon.Block) -> gluon.Block:
     """Return a ResNet-18 of lower precision as a copy that computes in float32, and others as they are; blocks."""
     if not any(isinstance(layer, Cast) for layer in getattr(net, '_children', {}).values()):
         return net
-    if net[1].weight._data is None:
-        raise ValueError('a network in lower precision has no parameters before its first batch: call net.initialize '
-                         'and net(X) first')
     npx.waitall()  # under ``hybridize(static_shape=True)``, backward passes write statistics without the engine
     arrays = [param.list_data()[0] for param in net.collect_params().values()]  # of float32
     net = resnet18(arrays[-1].size)  # the bias of the last layer

@@ -19,12 +19,10 @@ def explain_errors(name: str) -> Iterator[None]:
     """Raise ValueError, with the `name` of a network, if tracing it fails: symbols cannot do all that arrays can."""
     try:
         yield
-    except (AssertionError, AttributeError, IndexError, NotImplementedError, TypeError, mx.MXNetError) as error:
+    except (AssertionError, AttributeError, LookupError, NotImplementedError, TypeError, mx.MXNetError) as error:
         advice = (f'{name} cannot be traced ({reason(error)}): pass inputs that fit, and write it so that MXNet can '
                   'hybridize it')
-        if '_contrib_SyncBatchNorm' in str(error):
-            advice = f"{name} has MXNet's SyncBatchNorm, which needs mx.nd: use nn.BatchNorm inside SyncBatchNorm(net)"
-        elif 'legacy' in str(error):  # MXNet, about an array or symbol that an operator does not accept
+        if 'legacy' in str(error):  # MXNet, about an array or symbol that an operator does not accept
             advice = (f'{name} mixes mx.np and mx.nd: rewrite it with mx.np; or, in your own training loop, call '
                       'npx.reset_np() before you create it, and pass X.as_nd_ndarray()')
         raise ValueError(advice) from error
@@ -80,11 +78,7 @@ def _trace_mxnet1(block, args, symbols):
     result = block(*symbols)
     deferred = [param for param in block.collect_params().values() if param._deferred_init]
     if deferred:  # Gluon does the same at the first call
-        try:
-            block.infer_shape(*args)
-        except KeyError as unused:
-            raise ValueError(f'{type(block).__name__} does not use its parameter {unused}, whose shape is '
-                             'therefore unknown: remove that layer, or give it in_units or in_channels') from None
+        block.infer_shape(*args)  # KeyError if a layer that is not used has no shape
     for param in deferred:
         param._finish_deferred_init()
     return result

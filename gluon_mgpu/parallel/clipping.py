@@ -13,8 +13,9 @@ class ClippingTrainer(gluon.Trainer):
     """``gluon.Trainer`` that limits the norm of the gradient, summed over all devices, before it updates.
 
     A gradient of the mean loss, over all rows, with a larger norm than `clip_norm` is scaled down to it, in place. None
-    is no limit. The Trainer updates on each device, because the key-value store would sum and update at once. The other
-    arguments are those of ``gluon.Trainer``. Source: none in the book, which clips on one device (D2L 9.5).
+    is no limit. The Trainer updates on each device, whatever `update_on_kvstore` is, because the key-value store would
+    sum and update at once. The other arguments are those of ``gluon.Trainer``. Source: none in the book, which clips on
+    one device (D2L 9.5).
 
     Examples
     --------
@@ -23,8 +24,6 @@ class ClippingTrainer(gluon.Trainer):
 
     def __init__(self, params: Any, optimizer: str, optimizer_params: dict | None = None,
                  clip_norm: float | None = None, update_on_kvstore: bool = False, **settings: Any):
-        if update_on_kvstore:
-            raise ValueError('update_on_kvstore: a ClippingTrainer updates on each device; leave it out')
         super().__init__(params, optimizer, optimizer_params, update_on_kvstore=False, **settings)
         self.clip_norm = None if clip_norm is None else positive('clip_norm', clip_norm)
 

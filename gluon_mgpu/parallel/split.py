@@ -10,11 +10,9 @@ import numpy
 from ..base.nested import leaves, refill
 from ..base.text import counted
 from ..data.shards import shard_rows
-from ..devices.lists import check_devices, check_omp_threads
+from ..devices.lists import check_omp_threads
 from ..mxnet_setup.compat import Context, empty_with_view, mx
 from ..mxnet_setup.runtime import omp_threads
-
-CSR, ROW_SPARSE = mx.nd.sparse.CSRNDArray, mx.nd.sparse.RowSparseNDArray
 
 
 def split_and_load(data: Any, ctx_list: Sequence[Context], batch_axis: int = 0, even_split: bool = False) -> list[Any]:
@@ -23,8 +21,8 @@ def split_and_load(data: Any, ctx_list: Sequence[Context], batch_axis: int = 0, 
     Source: Gluon's ``gluon.utils.split_and_load``, which D2L 13.5.5 calls. Its default is ``even_split=True``; without,
     it creates empty shards of a small batch, on which layers fail. Here slices are views, not operations.
 
-    Raises ValueError for no or missing devices, CPU contexts that would hang, invalid `data`, and with `even_split` if
-    the number of rows is not a multiple of the number of devices.
+    Raises ValueError for no devices, CPU contexts that would hang, arrays with different numbers of rows, and with
+    `even_split` if the number of rows is not a multiple of the number of devices.
 
     Parameters
     ----------
@@ -47,11 +45,7 @@ def split_and_load(data: Any, ctx_list: Sequence[Context], batch_axis: int = 0, 
     k = min(n, len(devices))
     if k > 1 and omp_threads() > 1:
         check_omp_threads(devices)
-    try:
-        shards = [_array_shards(array, batch_axis % array.ndim, _rows(n, k), devices) for array in leaves(data)]
-    except (mx.MXNetError, TypeError):
-        check_devices(devices)  # says which one is missing or no device
-        raise
+    shards = [_array_shards(array, batch_axis % array.ndim, _rows(n, k), devices) for array in leaves(data)]
     return [refill(data, iter(on_device)) for on_device in zip(*shards)]  # None stays in it
 
 
@@ -75,12 +69,6 @@ def num_rows(*batch: Any, batch_axis: int = 0) -> int:
         if isinstance(data, (list, tuple)):
             if leaves(data):
                 sizes.add(num_rows(*data, batch_axis=batch_axis))
-        elif isinstance(data, ROW_SPARSE):
-            raise ValueError('cannot split a RowSparseNDArray, whose rows MXNet cannot slice: pass '
-                             "array.tostype('default')")
-        elif not isinstance(data, (numpy.ndarray, mx.nd.NDArray)) or not data.ndim:
-            raise ValueError(f'cannot split a {type(data).__name__}: pass an array (n, ...) of mxnet.np or NumPy, or '
-                             'lists and tuples of such arrays')
         elif not -data.ndim <= batch_axis < data.ndim:
             raise ValueError(f'batch_axis {batch_axis}: an array of the shape {data.shape} has no such axis; name one '
                              'that all arrays have')
@@ -105,7 +93,7 @@ def _rows(n: int, k: int) -> list[slice]:
 
 def _array_shards(data: Any, axis: int, rows_on: list, devices: list) -> list:
     """Return the part of an array on each of the first devices."""
-    if isinstance(data, CSR):
+    if isinstance(data, mx.nd.sparse.CSRNDArray):
         if not axis:
             return [data[rows].as_in_context(device) for rows, device in zip(rows_on, devices)]
         data = data.tostype('default')  # because MXNet slices only the rows of CSR arrays

@@ -92,8 +92,6 @@ def check_trainer(trainer: Any, devices: list | None = None) -> None:
 
     These are `devices`, by default those that it was made for. With `devices`, it must also sum gradients.
     """
-    if not isinstance(trainer, gluon.Trainer):
-        raise ValueError(f'trainer is a {type(trainer).__name__}: pass a gluon.Trainer, made after net.initialize')
     made_for = trainer_devices(trainer)
     if devices and len(made_for) > 1 and trainer._kvstore_params['kvstore'] is None:
         raise ValueError("the Trainer was made with kvstore=None and sums no gradients: leave out that argument, or "

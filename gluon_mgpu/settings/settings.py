@@ -146,9 +146,6 @@ def check_together(settings: dict, devices: list) -> None:
     if settings['warmup_epochs'] >= settings['num_epochs']:
         raise ValueError(f'--warmup-epochs {settings["warmup_epochs"]}: must be less than --num-epochs '
                          f'{settings["num_epochs"]}')
-    if settings['accumulate'] > settings['batch_size']:
-        raise ValueError(f'--accumulate {settings["accumulate"]}: must be at most --batch-size '
-                         f'{settings["batch_size"]}')
     if settings.get('optimizer') == 'adam' and settings['momentum']:
         raise ValueError(f'--momentum {settings["momentum"]}: adam has none; leave it out')
     if 'dtype' in settings:

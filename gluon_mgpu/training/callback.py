@@ -1,5 +1,4 @@
 """Callbacks of a run: their base class, and early stopping."""
-from collections.abc import Iterable
 from typing import Any
 
 from ..base.arguments import integer
@@ -38,15 +37,6 @@ class Callback:
 
     def train_end(self, run: Any) -> None:
         """Called once, when the run ends, also after an error or a signal."""
-
-
-def callback_list(callbacks: Any) -> list[Callback]:
-    """Return callbacks as a list: those of an iterable, a single one, or none for None; raise ValueError for others."""
-    found = [*callbacks] if isinstance(callbacks, Iterable) else [] if callbacks is None else [callbacks]
-    for callback in found:
-        if not isinstance(callback, Callback):
-            raise ValueError(f'callback {callback!r}: must be an object of a class derived from Callback')
-    return found
 
 
 class Patience(Callback):

@@ -18,9 +18,6 @@ MAX_STARTED = 8  # batches queued on the devices at a time; more would take more
 
 def count_correct(y_hat, y):
     """Return the number of correct rows as an array (); does not wait."""
-    if isinstance(y_hat, (list, tuple)):
-        raise ValueError(f'a {type(y_hat).__name__} of {len(y_hat)} instead of an array of scores: for a network with '
-                         'several outputs, pass a function, such as lambda X: net(X)[0], and devices=[...]')
     y_hat, y = y_hat.as_np_ndarray(), y.as_np_ndarray()
     if y_hat.ndim > 2 and 1 < y_hat.shape[1] == y_hat.shape[-1]:
         raise ValueError(f'scores {y_hat.shape}: the classes may be in axis 1 or in the last; return scores of two '

@@ -13,15 +13,7 @@ def copies(net: Any) -> dict[str, list]:
     """
     if not hasattr(net, 'collect_params'):
         return {f'parameter {i}': list(arrays) for i, arrays in enumerate(zip(*_lists_per_device(net)))}
-    try:
-        return {name: param.list_data() for name, param in parameters_by_name(net).items() if not param._deferred_init}
-    except RuntimeError:  # MXNet's own message has five lines, and names the parameter by a number
-        for name, param in parameters_by_name(net).items():
-            if param._stype != 'default':
-                raise ValueError(f'{name} is a {param._stype} parameter: use dense ones, such as that of '
-                                 'gluon.nn.Embedding(..., sparse_grad=True)') from None
-        check_initialized(net)
-        raise
+    return {name: param.list_data() for name, param in parameters_by_name(net).items() if not param._deferred_init}
 
 
 def plain(net: Any) -> Any:
@@ -38,9 +30,14 @@ def parameters_by_name(net: Any) -> dict[str, Any]:
     return getattr(block, '_collect_params_with_prefix', block.collect_params)()
 
 
+def registered(net: Any) -> dict[str, Any]:
+    """Return the parameters of a Gluon network by name; none for lists of arrays."""
+    return parameters_by_name(net) if hasattr(net, 'collect_params') else {}
+
+
 def unregistered(net: Any) -> list[str]:
     """Return attributes that hold parameters unknown to Gluon, such as ``'Encoder.layers'``, a plain list."""
-    known = {id(param) for param in _registered(net).values()}
+    known = {id(param) for param in registered(net).values()}
     return [f'{type(layer).__name__}.{name}' for layer in layers_of(plain(net))
             for name, value in {**vars(layer), 'params': dict(layer.params.items())}.items()
             if any(id(param) not in known for param in _parameters_in(value))]
@@ -48,21 +45,12 @@ def unregistered(net: Any) -> list[str]:
 
 def of_unknown_shape(net: Any) -> list[str]:
     """Return the names of the parameters whose shape is unknown, because no batch has passed through their layer."""
-    return [name for name, param in _registered(net).items() if param._deferred_init]
-
-
-def check_initialized(net: Any) -> None:
-    """Raise ValueError if a Gluon network is on no device yet."""
-    for name, param in _registered(net).items():
-        try:
-            param.list_ctx()
-        except RuntimeError:
-            raise ValueError(f'{name} is on no device: call net.initialize(ctx=devices) first') from None
+    return [name for name, param in registered(net).items() if param._deferred_init]
 
 
 def create_deferred(net: Any, shapes: dict[str, tuple]) -> None:
     """Create the parameters of a Gluon network whose shapes are unknown before a first batch, as zeros, by name."""
-    for name, param in _registered(net).items():
+    for name, param in registered(net).items():
         if param._deferred_init and name in shapes:  # others belong to layers that were never used
             param.shape = shapes[name]
             param.set_data(zeros(param.shape, param.dtype))  # MXNet's own initializers fail for float64
@@ -74,14 +62,14 @@ def with_grad_req(net: Any, grad_req: str) -> dict[str, Any]:
 
     Those of unknown shape have no arrays, and are left out, as in `copies`.
     """
-    return {name: param for name, param in _registered(net).items()
+    return {name: param for name, param in registered(net).items()
             if param.grad_req == grad_req and not param._deferred_init}
 
 
 def not_in_trainer(net: Any, trainer: Any) -> list[str]:
     """Return the names of a Gluon network's parameters with gradients that a Trainer, or None, does not have."""
     trained = getattr(trainer, '_params', [])
-    return [name for name, param in _registered(net).items() if param.grad_req != 'null' and param not in trained]
+    return [name for name, param in registered(net).items() if param.grad_req != 'null' and param not in trained]
 
 
 def unchanged_names(net: Any) -> set[str]:
@@ -117,11 +105,6 @@ def first_unequal(net: Any) -> str:
         if differs and name not in without_gradients:
             return name
     return ''
-
-
-def _registered(net: Any) -> dict[str, Any]:
-    """Return the parameters of a Gluon network by name; none for lists of arrays."""
-    return parameters_by_name(net) if hasattr(net, 'collect_params') else {}
 
 
 def _lists_per_device(net: Any) -> list:

@@ -20,12 +20,12 @@ from ..base.arguments import existing_folder, integer
 from ..base.program import InputError, Stopped
 from ..base.progress import Progress
 from ..base.text import counted
-from ..data.batches import check_pairs
+from ..data.batches import as_pair
 from ..mxnet_setup.compat import gluon
 from ..networks.static_shapes import forget_operators
 from ..parallel.step import check_trainer
 from ..parallel.workers import Workers, checksum
-from .callback import Callback, callback_list
+from .callback import Callback
 from .epoch import DivergenceError, _CurrentEpoch, check_num_epochs, check_state
 from .history import EpochResult, summary, write_history
 from .parameters import copies, first_non_finite, first_unequal, plain, trained_arrays
@@ -71,10 +71,9 @@ class Run:
                  callbacks: Iterable[Callback] | Callback | None = None, workers: Workers | None = None,
                  evaluated: str = 'test'):
         self.num_epochs = integer('num_epochs', num_epochs, minimum=1)
-        if evaluated not in ('test', 'validation'):
-            raise ValueError(f"evaluated {evaluated!r}: must be 'test' or 'validation'")
         self.evaluated = evaluated
-        self.workers, self.callbacks = workers or Workers(), callback_list(callbacks)
+        self.workers = workers or Workers()
+        self.callbacks = [callbacks] if isinstance(callbacks, Callback) else list(callbacks or ())
         self.history: list[EpochResult] = []
         self.num_steps, self.complete = 0, False
         self.net: Any = []  # no parameters, until `epochs` sets it
@@ -88,9 +87,6 @@ class Run:
         self._epoch = _CurrentEpoch(1, self.workers, self._progress)
         self._folder = None if folder is None else Path(existing_folder('folder', folder))
         self._closed, self._broadcast_pending = False, self.workers.size > 1
-
-    def __repr__(self) -> str:
-        return f'<Run: {len(self.history)} of {counted(self.num_epochs, "epoch")}>'
 
     def epochs(self, net: Any, trainer: Any = None, seed: int | None = None,
                lr: float | Callable[[int], float] | None = None) -> Iterator[int]:
@@ -142,7 +138,8 @@ class Run:
         """Raise ValueError after the end of this run, for `data` without batches, or if not each epoch can read it."""
         self._check_open()
         for batches in data:
-            check_pairs(batches)
+            for batch in batches if isinstance(batches, (list, tuple)) else ():
+                as_pair(batch)
             if not length_hint(batches, 1):  # len() fails for a DataLoader whose sampler has no length
                 raise ValueError(f'{batches!r} has no batches: pass at least one, for training and for testing')
             if isinstance(batches, Iterator) and self.num_epochs > 1:
@@ -238,9 +235,7 @@ class Run:
         self._epoch = _CurrentEpoch(len(self.history) + 1, self.workers, self._progress, state)
 
     def print_summary(self, devices: list) -> None:
-        """Print the summary line of D2L's ``train``, unless the run is quiet; ValueError if no epoch has ended."""
-        if not self.history:
-            raise ValueError('no epoch has ended yet: print the summary after run.epochs')
+        """Print the summary line of D2L's ``train``, unless the run is quiet."""
         self.print(summary(self.history, devices, self.workers.size, self.evaluated))
 
     def close(self) -> None:

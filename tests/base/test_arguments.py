@@ -20,5 +20,5 @@ def test_numbers_that_are_not_above_0(value):
 @pytest.mark.parametrize('value', [5, None, b'a', ['a']])
 def test_values_that_are_no_text(value):
     for check in (arguments.not_empty, arguments.full_path):
-        with pytest.raises(ValueError, match='^data_dir .*: must be text$'):
+        with pytest.raises(ValueError, match='^data_dir .*: must be text that is not empty; '):
             check('data_dir', value)

@@ -30,7 +30,7 @@ def test_a_flag_must_be_written_in_full(capsys):
     (positive_integer, '٣x', 'must be an integer of at least 1'),
     (checked_flag(positive, kind=float), '-0.0', '-0.0: must be a number above 0'),
     (checked_flag(positive, kind=float), '', "'': must be a number above 0"),
-    (text, '', "'': must not be empty; give a value or leave the flag out")])
+    (text, '', "'': must be text that is not empty; give a value or leave the flag out")])
 def test_invalid_flags(convert, value, message):
     with pytest.raises(argparse.ArgumentTypeError) as error:
         convert(value)
@@ -38,7 +38,7 @@ def test_invalid_flags(convert, value, message):
 
 
 def test_pictures_that_cannot_be_written():
-    for value, message in ('a.v1', 'a.v1: must end in .png, .pdf, .svg, .jpg'), ('', 'must not be empty'):
+    for value, message in ('a.v1', 'a.v1: must end in .png, .pdf, .svg, .jpg'), ('', 'must be text that is not empty'):
         with pytest.raises(argparse.ArgumentTypeError, match=message):
             picture(value)
 
@@ -51,8 +51,6 @@ def test_a_picture_without_suffix_gets_png():
 def test_a_home_folder_that_the_shell_did_not_expand(monkeypatch):
     monkeypatch.setenv('HOME', '/home/me')
     assert (path('~/x'), path('x~'), str(picture('~/x'))) == ('/home/me/x', 'x~', '/home/me/x.png')
-    with pytest.raises(argparse.ArgumentTypeError, match='~nosuchuser/x: must be the full path, because this home'):
-        path('~nosuchuser/x')
 
 
 def test_paths_in_printed_commands():

@@ -228,25 +228,16 @@ def test_a_parameter_of_unknown_shape(devices, tmp_path):
     assert (loaded.w.data(devices[0]).asnumpy() == saved.w.data(devices[0]).asnumpy()).all()
 
 
-def test_a_number_is_no_path(tmp_path):
-    """It must not mean a file that is open, nor be reported as damaged."""
-    checkpoint.save(tmp_path / 'a', [np.ones(2)])
-    with open(tmp_path / 'a') as file, pytest.raises(TypeError):
-        checkpoint.load(file.fileno(), [np.ones(2)])
-    with pytest.raises(TypeError):
-        checkpoint.load(None, [np.ones(2)])
-
-
 def test_saving_unsupported_values_is_rejected(devices, tmp_path):
     loop = Loop(devices)
     with pytest.raises(TypeError, match='object is not JSON serializable'):
         checkpoint.save(tmp_path / 'a', loop.net, epoch=object())
     with pytest.raises(ValueError, match=r'the Trainer updates \S+, which is not in the network'):
         checkpoint.save(tmp_path / 'a', Loop(devices).net, loop.trainer)
-    with pytest.raises(ValueError, match=r'0.weight is on no device: call net.initialize\(ctx=devices\) first'):
-        checkpoint.save(tmp_path / 'b', loop.net)
-        net = gluon.nn.HybridSequential()
-        net.add(gluon.nn.Dense(1))
+    checkpoint.save(tmp_path / 'b', loop.net)
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(1))
+    with pytest.raises(RuntimeError, match='has not been initialized'):
         checkpoint.load(tmp_path / 'b', net)
     assert [p.name for p in tmp_path.iterdir()] == ['b']
 

@@ -6,7 +6,6 @@ from refused import refused
 from gluon_mgpu.data import load_data
 from gluon_mgpu.data.folders import FILES
 
-NO_HOME = 'there is no home folder to store downloads in'
 ARRAYS = {name: dataset(seed=i) for i, name in enumerate(('fashion-mnist', 'mnist'))}
 
 

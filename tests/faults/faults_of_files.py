@@ -7,6 +7,7 @@ import os
 import struct
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 
 import numpy
 import safetensors.numpy
@@ -14,7 +15,7 @@ import safetensors.numpy
 from gluon_mgpu.checkpoints import checkpoint
 from gluon_mgpu.data import idx
 
-READERS = {'checkpoints': checkpoint.read, 'images': idx.read_images, 'labels': idx.read_labels}
+READERS = {'checkpoints': checkpoint.read, 'images': partial(idx.read_rows, row=(28, 28)), 'labels': idx.read_labels}
 EXTREMES = (0, 1, 2**31 - 1, 2**31, 2**32 - 1)  # counts and lengths
 
 

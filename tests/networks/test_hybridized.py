@@ -217,12 +217,12 @@ def test_a_function_with_a_layer(devices):
         hybridized(lambda X: layer(X))(np.ones((1, 3), ctx=devices[0]))
 
 
-@pytest.mark.parametrize('argument, kind', [(3, 'int'), ([None, 2.0], 'float'), (numpy.ones(2), 'ndarray')])
-def test_arguments_that_are_no_arrays(argument, kind, devices):
+@pytest.mark.parametrize('argument', [3, [None, 2.0], numpy.ones(2)])
+def test_arguments_that_are_no_arrays(argument, devices):
     fast, X = hybridized(lambda X, k: X if k is None else X * k), np.ones((1, 2), ctx=devices[0])
     for _ in range(2):
         assert fast(X, None).tolist() == [[1, 1]]
-        with pytest.raises(ValueError, match=rf'^an argument is a {kind}: pass arrays of MXNet, or lists of them$'):
+        with pytest.raises((AttributeError, TypeError)):
             fast(X, argument)
 
 

@@ -26,8 +26,3 @@ def test_other_scores_are_an_error(scores, labels):
     """Such as those of each pixel."""
     with pytest.raises(ValueError, match=re.escape(f'labels {labels} for scores {scores}: with scores')):
         cross_entropy(np.zeros(scores), np.zeros(labels))
-
-
-def test_several_outputs_are_an_error():
-    with pytest.raises(ValueError, match='the network returns 2 outputs: cross_entropy needs the scores only'):
-        cross_entropy((Y_HAT, [Y_HAT]), np.zeros(2))

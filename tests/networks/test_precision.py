@@ -85,8 +85,3 @@ def test_convolutions_without_bias():
     conv.initialize(init=mx.init.One())
     conv.hybridize()
     assert (conv(np.ones((1, 3, 2, 2))).asnumpy() == 3).all()
-
-
-def test_a_convolution_of_unknown_dtype():
-    line = refused(precision.conv2d, 2, kernel_size=1, dtype='fp16')
-    assert "dtype 'fp16': must be one of float32, bfloat16, float16" in line

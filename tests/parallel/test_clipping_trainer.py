@@ -108,9 +108,3 @@ def test_invalid_clip_norm(clip_norm, devices):
     net.initialize(ctx=devices)
     with pytest.raises(ValueError, match=rf'^clip_norm {clip_norm!r}: must be a number above 0'):
         ClippingTrainer(net.collect_params(), 'sgd', {}, clip_norm)
-
-
-def test_updates_on_the_key_value_store_cannot_be_asked_for(devices):
-    """They would not be clipped."""
-    with pytest.raises(ValueError, match='^update_on_kvstore: a ClippingTrainer updates on each'):
-        ClippingTrainer({}, 'sgd', {}, 1.0, update_on_kvstore=True)

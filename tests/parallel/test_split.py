@@ -83,16 +83,6 @@ def test_arrays_of_another_kind(devices):
     assert rows(shards).tolist() == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize(('data', 'message'), [
-    *[(data, f'a {name}: pass an array (n, ...) of mxnet.np or NumPy, or lists and tuples of such arrays')
-      for data, name in (([1, 2], 'int'), (np.array(1), 'ndarray'), ((np.ones(2), 3), 'int'),
-                         ({'X': np.ones(2)}, 'dict'), ('ab', 'str'))],
-    (sparse(4)[0].tostype('default').tostype('row_sparse'),
-     "a RowSparseNDArray, whose rows MXNet cannot slice: pass array.tostype('default')")])
-def test_what_cannot_be_split(data, message, devices):
-    assert refused(split_and_load, data, devices) == f'cannot split {message}'
-
-
 @pytest.mark.parametrize('dtype', ['complex64', 'O'])
 def test_dtypes_that_mxnet_lacks(dtype, devices):
     assert 'MXNet has no such arrays; convert it' in refused(split_and_load, numpy.zeros(4, dtype), devices)
@@ -263,11 +253,8 @@ def test_no_rows_are_no_shards(devices):
     assert split_batch(np.zeros((0, 2)), np.zeros(0), devices) == ([], [])
 
 
-@pytest.mark.parametrize(('devices', 'message'), [
-    ([mx.cpu(0), mx.gpu(900)], 'gpu(900) does not exist'), ([mx.cpu(0), 1], '1 is not a device'),
-    ([], 'cannot split 4 rows over 0 devices: name at least one')])
-def test_devices_that_do_not_exist(devices, message):
-    assert message in refused(split_and_load, np.zeros((4, 2)), devices)
+def test_no_devices():
+    assert refused(split_and_load, np.zeros((4, 2)), []) == 'cannot split 4 rows over 0 devices: name at least one'
 
 
 def test_named_tuples_stay_named(device_list):

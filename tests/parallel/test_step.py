@@ -14,7 +14,7 @@ from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, HybridBlock, autograd, gl
 from gluon_mgpu.networks.loss import cross_entropy
 from gluon_mgpu.parallel import step
 from gluon_mgpu.parallel.split import split_and_load
-from gluon_mgpu.training.parameters import copies, unchanged_names
+from gluon_mgpu.training.parameters import unchanged_names
 
 
 def test_a_batch_without_rows(device_list):
@@ -166,7 +166,6 @@ def test_a_trainer_that_sums_nothing(devices):
     step.check_trainer(trainer)  # a loop may sum them by hand
     net.initialize(ctx=devices[:1], force_reinit=True)
     step.check_trainer(gluon.Trainer(trainable(net), 'sgd', kvstore=None), devices[:1])
-    assert refused(step.check_trainer, None) == 'trainer is a NoneType: pass a gluon.Trainer, made after net.initialize'
 
 
 def test_an_unused_layer_on_a_device_without_rows(device_list):
@@ -194,7 +193,6 @@ def test_gradients_of_row_sparse_parameters(device_list):
         l.backward()
         step.prepare_idle_devices(net, mx.nd.ones(1), devices)
         assert [array._fresh_grad for array in net.weight._data] == [True, True]
-        assert refused(copies, net).startswith('weight is a row_sparse parameter: use dense ones, such as that of')
 
 
 def test_statistics_of_a_symbol_block(device_list, tmp_path, monkeypatch):

@@ -168,7 +168,7 @@ def test_invalid_command_lines(runs, capsys, empty_picture, full_disk):
     for flags, line in (
             ([folder, 'a.png', '--out', 'b.png'], '--out and --data-dir are for the test set: leave them out, or the'),
             ([folder, 'a.png', '--data-dir', 'data'], '--out and --data-dir are for the test set'),
-            ([folder, '--data-dir', '/x'], '--data-dir /x: no such folder; name one that contains mnist/'),
+            ([folder, '--data-dir', '/x'], '--data-dir /x/mnist: train-images-idx3-ubyte.gz, '),
             ([folder, '--data-dir', folder], f'--data-dir {folder}/mnist: train-images-idx3-ubyte.gz, '),
             ([folder, '--out', 'missing/b.png'], 'missing/b.png cannot be written: ')):
         assert predict.main([str(flag) for flag in flags]) == 2

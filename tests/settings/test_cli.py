@@ -67,7 +67,7 @@ def test_quiet_and_no_plot(program):
     (['--num-gpus', 'two'], "--num-gpus 'two': must be an integer from 1 to 1000"),
     (['--momentum', '0.9'], 'scratch: unrecognized arguments: --momentum 0.9'),
     (['--num-epochs', 'none'], "--num-epochs 'none': must be an integer of at least 1"),
-    (['--devices', ''], "--devices '': must not be empty; give a value or leave the flag out"),
+    (['--devices', ''], "--devices '': must be text that is not empty; give a value or leave the flag out"),
     (['--devices', 'cpu:0', '--num-gpus', '1'], 'not allowed with'),
     (['--data-dir', __file__], f'--data-dir {__file__}: must be an existing folder'),
     (['--devices', 'gpu:99'], 'gpu(99) does not exist'),

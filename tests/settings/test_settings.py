@@ -46,7 +46,6 @@ def test_invalid_values(name, value, rule):
 
 @pytest.mark.parametrize('values, message', [
     ({'num_epochs': 3, 'warmup_epochs': 3}, '--warmup-epochs 3: must be less than --num-epochs 3'),
-    ({'batch_size': 4, 'accumulate': 5}, '--accumulate 5: must be at most --batch-size 4'),
     ({'optimizer': 'adam', 'momentum': 0.9}, '--momentum 0.9: adam has none; leave it out'),
     ({'dtype': 'float16'}, '--dtype float16')])
 def test_settings_that_do_not_fit_together(values, message):

@@ -61,8 +61,6 @@ def test_an_accuracy_on_validation_rows(tmp_path, capsys, clock):
         'epoch 1/1: loss 1.000, validation acc 0.250, 0.5 s, 2 images/s',
         'validation acc: 0.25, 0.5 sec/epoch on [cpu(0)]']
     assert read_history(tmp_path / 'history.csv') == ([(1, 0.5, 1, 0.25, 2, None)], 'validation')
-    with pytest.raises(ValueError, match="^evaluated 'train': must be 'test' or 'validation'$"):
-        Run(1, evaluated='train')
 
 
 HEADER = 'epoch,seconds,loss,test_acc,images_per_second'

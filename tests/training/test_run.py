@@ -10,7 +10,7 @@ from epochs import NO_PARAMETERS, NOT_BEGUN, feed, train
 from refused import refused
 from two_workers import OfTwo, Shard
 
-from gluon_mgpu.mxnet_setup.compat import gluon, mx, np
+from gluon_mgpu.mxnet_setup.compat import gluon, np
 from gluon_mgpu.training.run import Run
 from gluon_mgpu.training.seeds import seed_all
 
@@ -198,7 +198,3 @@ def test_what_is_no_state_is_refused(state):
     with pytest.raises(ValueError, match='is missing or malformed|its history is malformed'):
         run.restore(state)
     assert run.history == [] and run.num_steps == 0
-
-
-def test_a_summary_before_the_first_epoch_ends():
-    assert refused(Run(2).print_summary, [mx.cpu(0)]) == 'no epoch has ended yet: print the summary after run.epochs'

@@ -17,8 +17,6 @@ from typing import NamedTuple
 
 from ...base.files import read_file
 
-MAX_TRACE = 2**26  # bytes
-
 LANE = re.compile(r'(cpu|gpu)(/\d+| pinned/| shared/)$')  # the profiler's processes that are devices
 BRACES = re.compile(r'\{[^}]*\}?|\]')                     # operator{name=...;...}: attributes, added by MXNet 2
 UPDATE_OPERATOR = re.compile(r'.*_update(_phase\d)?$')    # such as multi_sgd_mom_update, lamb_update_phase1
@@ -39,7 +37,7 @@ class Event(NamedTuple):
 
 def read(path) -> list[Event]:
     """Read the events of a trace, at least one, in the order of their start; raise ValueError if it has none."""
-    return parse(read_file(path, MAX_TRACE), path)
+    return parse(read_file(path), path)
 
 
 def parse(trace: str | bytes, path) -> list[Event]:

@@ -59,10 +59,6 @@ class SyncBatchNorm:
         self._pending: _ForwardPass | None = None   # waits for its backward pass
         self._outdated: list = []                   # outputs of a forward pass before that one
 
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f'SyncBatchNorm has no {name}: use the network itself, which has the same parameters, and '
-                             'is its attribute block')
-
     def initialize(self, *args, **settings):
         """Initialize the network inside."""
         self.block.initialize(*args, **settings)

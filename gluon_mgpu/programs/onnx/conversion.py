@@ -6,7 +6,7 @@ names as MXNet does. It returns the name of the result, or a list of names. Conv
 from typing import Any
 
 import numpy
-from onnx import ModelProto, NodeProto, checker, helper, numpy_helper, shape_inference
+from onnx import ModelProto, NodeProto, checker, helper, numpy_helper
 
 from ...base.machine import versions
 from ...base.program import reason
@@ -55,10 +55,7 @@ def onnx_model(graph: Graph, inputs: dict[str, str], params: dict[str, str], val
         [numpy_helper.from_array(values[key].asnumpy(), name) for key, name in params.items() if name in read]),
         producer_name='gluon_mgpu', producer_version=versions()['gluon_mgpu'],
         opset_imports=[helper.make_opsetid('', OPSET)], ir_version=IR_VERSION)
-    try:
-        checker.check_model(model, full_check=True)
-    except (checker.ValidationError, shape_inference.InferenceError) as error:
-        raise ValueError(f'no model is written because it would be invalid, {reason(error)}') from error
+    checker.check_model(model, full_check=True)
     return model
 
 
@@ -92,7 +89,6 @@ def convert(g: Builder, op: Operator) -> list[str]:
         raise NotImplementedError('which is not in the table of operators')
     require(op.dtype != 'void16', 'bfloat16 instead of float32')
     results = as_list(call(converter, g, op))
-    require(max(op.outputs) < len(results), f'output {max(op.outputs)}')
     return [g.name(results[number]) for number in op.outputs]
 
 

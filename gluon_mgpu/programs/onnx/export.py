@@ -26,9 +26,9 @@ def main(argv: list | None = None) -> int:
     parser.add_argument('params', type=path, nargs='?', metavar='NAME-0000.params', help='the other file of net.export')
     parser.add_argument('--out', type=path, metavar='MODEL.onnx', help="(default: model.onnx in the run's folder)")
     files = parser.add_argument_group('for the files of net.export')
-    files.add_argument('--shape', type=_shape, action='append', default=[], metavar='SIZES',
+    files.add_argument('--shape', type=shape, action='append', default=[], metavar='SIZES',
                        help='of an example, such as 1,3,224,224 or 1,20,int32; once for each input')
-    files.add_argument('--batch-axis', type=_axes, default=0, metavar='N',
+    files.add_argument('--batch-axis', type=batch_axis, default=0, metavar='N',
                        help='axis whose size stays free; one for all inputs, or one for each, such as 1,0,none')
     files.add_argument('--output-names', type=lambda value: value.split(','), default=[], metavar='NAMES',
                        help='such as boxes,scores (default: those of the layers)')
@@ -36,19 +36,16 @@ def main(argv: list | None = None) -> int:
     return parser.run(argv, _run)
 
 
-def _shape(value: str) -> tuple[tuple[int, ...], str]:
+def shape(value: str) -> tuple[tuple[int, ...], str]:
+    """Return the shape and the dtype of an example, for argparse."""
     sizes = value.split(',')
     dtype = sizes.pop() if sizes[-1] in DTYPES else 'float32'
-    shape = tuple(int(size) if size.isdecimal() else 0 for size in sizes)
-    if min(shape, default=0) < 1:
-        raise argparse.ArgumentTypeError(f'{value}: must be sizes such as 1,3,224,224 or 1,20,int32')
-    return shape, dtype
+    return tuple(map(int, sizes)), dtype
 
 
-def _axes(value: str) -> int | list[int | None] | None:
-    axes = [None if axis == 'none' else int(axis) if axis.isdecimal() else -1 for axis in value.split(',')]
-    if -1 in axes or {*axes} == {None}:
-        raise argparse.ArgumentTypeError(f'{value}: must be an axis, from 0, or one for each input, such as 1,0,none')
+def batch_axis(value: str) -> int | list[int | None] | None:
+    """Return the axis of all inputs, or of each, for argparse."""
+    axes = [None if axis == 'none' else int(axis) for axis in value.split(',')]
     return axes if len(axes) > 1 else axes[0]
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy
 
 from ...base.nested import leaves, refill
-from ...mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, mx, nd_semantics, np
+from ...mxnet_setup.compat import MXNET_MAJOR, autograd, cached_op, gluon, mx, nd_semantics, np
 from ...networks.graph_operators import NUMPY, Operator, build, operators_of
 from ...networks.tracing import graph_of, is_legacy, trace_deferred, trace_function, variables_for
 
@@ -111,6 +111,5 @@ def _compute(operators: list[Operator], known: dict[str, Any]) -> dict[str, Any]
         symbol = build(operators, names, mx.sym.Symbol if is_legacy(first) else NUMPY)
         if missing := [name for name in symbol.list_inputs() if name not in known]:
             raise ValueError(f'its parameter {missing[0]} is unknown: make each layer an attribute of its block')
-        device = {} if MXNET_MAJOR < 2 else {'default_ctx': first.ctx}
-        results = mx.nd.CachedOp(symbol, [])(*(known[name] for name in symbol.list_inputs()), **device)
+        results = cached_op(symbol, [])(*(known[name] for name in symbol.list_inputs()))
         return {**known, **dict(zip(names, leaves(results)))}

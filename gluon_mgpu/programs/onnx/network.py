@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import types
 from collections.abc import Sequence
 from itertools import compress
@@ -15,12 +14,11 @@ from ...base.program import reason
 from ...mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, make_array, mx, np
 from ...networks.hybridized import hybridized
 from ...networks.resnet import in_float32
-from ...training.parameters import check_initialized, parameters_by_name, plain
+from ...training.parameters import parameters_by_name, plain
 from .graph import Graph, check_shapes, describe, semantics_of, trace
 
 # Of a network that gets symbols or arrays of other shapes
 ERRORS = AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError
-MAX_NUMBERS = (2**31 - 2**20) // 4  # of float32 parameters, because an ONNX file has less than 2 GiB
 
 
 class Network:
@@ -39,8 +37,6 @@ class Network:
         make = np.array if mx.util.is_np_array() else mx.nd.array
         arrays = [make_array(make, array, dtype='float32' if array.dtype == 'float64' else array.dtype)
                   if isinstance(array, numpy.ndarray) else array for array in leaves(list(examples))]
-        if not arrays or not all(isinstance(array, mx.nd.NDArray) for array in arrays):
-            raise ValueError(f'{[type(array).__name__ for array in arrays]}: the arguments of a network must be arrays')
         self._is_input = [self._is_block or not isinstance(x, (list, tuple)) for x in examples for _ in leaves(x)]
         given = [array for array, is_input in zip(arrays, self._is_input) if not is_input]
         if param_names and len(param_names) != len(given):
@@ -48,12 +44,6 @@ class Network:
         self._params = [*parameters_by_name(self._net).values()] if self._is_block else []
         for dtype in {numpy.dtype(param.dtype).name for param in self._params + given} & {'float16', 'float64'}:
             raise ValueError(f'the network has parameters in {dtype}: cast them to float32')
-        numbers = sum(max(0, math.prod(param.shape or [0])) for param in self._params + given)
-        if numbers > MAX_NUMBERS:
-            raise ValueError(f'the network has {numbers:,} parameters, more than 2 GiB, the limit of an ONNX file: '
-                             'export parts of it')
-        if self._is_block:
-            check_initialized(self._net)
         device = self._params[0].list_ctx()[0] if self._params else arrays[-1].ctx
         self._arrays = [array.as_in_context(device) for array in arrays]
         self.inputs = [*compress(self._arrays, self._is_input)]

@@ -1,8 +1,6 @@
 """Networks in MXNet's files: NAME-symbol.json and NAME-0000.params of ``net.export``, ``Module`` or ``sym.save``."""
 import json
-import os
 import re
-import tempfile
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -61,10 +59,9 @@ def _read_symbol(path: str, float32: bool) -> tuple[Any, bool]:
 
 def _read_params(path: str, float32: bool) -> dict[str, Any]:
     """Read NAME-0000.params, without ``arg:`` and ``aux:`` in the names."""
-    with open_file(path), tempfile.TemporaryDirectory() as folder:
-        os.symlink(os.path.abspath(path), f'{folder}/params')  # because MXNet opens only paths in UTF-8
+    with open_file(path):  # OSError for what is no file
         try:
-            arrays = _load(f'{folder}/params') or {}  # [] if a network has no parameters
+            arrays = _load(path) or {}  # [] if a network has no parameters
             params = {re.sub('^(arg|aux):', '', name): array for name, array in arrays.items()}
         except (AttributeError, ValueError, mx.MXNetError) as error:
             raise ValueError(f'{path}: the second file must be NAME-0000.params, the parameters that net.export, '

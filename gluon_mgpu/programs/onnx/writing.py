@@ -50,7 +50,7 @@ def to_onnx(net: Any, path: str | os.PathLike, *examples: Any, input_names: Sequ
     log : callable
         Gets a line with the path and the result of the comparison.
     """
-    if Path(path).suffix != '.onnx' or Path(path).is_dir():
+    if Path(path).suffix != '.onnx':
         raise ValueError(f'{path}: must be a file name that ends in .onnx')
     if not importlib.util.find_spec('onnx'):
         raise ValueError(f'{path} cannot be written without onnx: pip install onnx onnxruntime')

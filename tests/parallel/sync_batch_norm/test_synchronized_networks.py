@@ -256,8 +256,6 @@ def of_mxnet():
 @pytest.mark.parametrize(('net', 'kind', 'message'), [
     (Legacy, 'np', '^Legacy mixes mx.np and mx.nd: rewrite it with mx.np; or, in your own training loop, call '
                    r'npx.reset_np\(\) before you create it, and pass X.as_nd_ndarray\(\)$'),
-    (of_mxnet, 'np', "^HybridSequential has MXNet's SyncBatchNorm, which needs mx.nd: use nn.BatchNorm inside "
-                     r'SyncBatchNorm\(net\)$'),
     (of_mxnet, 'nd', r'use nn.BatchNorm inside SyncBatchNorm\(net\)')])
 def test_networks_and_arrays_that_do_not_fit(net, kind, message, devices):
     """One line, with a remedy that the user has."""

@@ -61,8 +61,8 @@ def test_a_network_in_lower_precision(capsys):
 def test_bfloat16_that_cannot_be_exported():
     low = resnet18(3, 'bfloat16')
     for _ in range(2):
-        assert refused(to_onnx, low, 'a.onnx', np.zeros((1, 1, 28, 28))).startswith(
-            'a network in lower precision has no parameters before its first batch')
+        with pytest.raises(RuntimeError, match='has not been initialized'):  # before its first batch, it has no arrays
+            to_onnx(low, 'a.onnx', np.zeros((1, 1, 28, 28)))
         low.initialize()
     net = sequential(nn.Dense(2), sequential(Cast('bfloat16'), Cast('float32')))
     net.initialize()
@@ -72,15 +72,12 @@ def test_bfloat16_that_cannot_be_exported():
 
 @pytest.mark.parametrize('net, words', [
     ([], 'param_names: has 8 names for 0 arrays in lists'),
-    ([1, 2, 3], "['ndarray', 'int', 'int', 'int']: the arguments of a network must be arrays"),
     (lambda: lenet()[::-1], 'Shape inconsistent'),
     (lambda: lenet(dtype='float64'), 'has parameters in float64: cast them'),
     (lambda: [*lenet()[:7], np.full(10, numpy.nan)], 'numbers of scores for random inputs are not finite'),
     (lambda: [array * 1e30 for array in lenet()], 'numbers of scores for random inputs are not finite'),
     (None, 'NoneType cannot be traced: must be a gluon.HybridBlock or a function'),
-    (lambda: nn.Sequential(), 'Sequential cannot be traced: must be a gluon.HybridBlock or a function'),
-    (lambda: resnet18(10), 'is on no device: call net.initialize'),
-    (lambda: nn.Embedding(6 * 10**8, 1), 'has 600,000,000 parameters, more than 2 GiB, the limit of an ONNX file')])
+    (lambda: nn.Sequential(), 'Sequential cannot be traced: must be a gluon.HybridBlock or a function')])
 def test_unsupported_networks_are_rejected(net, words):
     assert words in refused(to_onnx, net() if callable(net) else net, 'a.onnx')
     assert not os.listdir()

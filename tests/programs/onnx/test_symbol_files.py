@@ -1,6 +1,5 @@
 """Tests of networks in MXNet's files: names, inputs, settings, and files that others have forged."""
 import json
-import os
 import re
 import subprocess
 import sys
@@ -53,7 +52,12 @@ FITTING = ': check the sizes, the order and the batch axis of its inputs, and it
     (FILES, '--shape: must be given once for each input of the network, which are those that net-0000.params does not '
             'have: data'),
     ([*FILES, '--shape', '1,2'], 'the network cannot be traced with inputs (1, 2) or (2, 2), '),
-    ([*FILES, *IMAGE, '--batch-axis', '4'], 'batch_axis 4: must be an axis of each of 1 inputs'),
+    *(([*FILES, *IMAGE, f'--batch-axis={axis}'.lower()], f'batch_axis {axis}: must be an axis of each of 1 inputs')
+      for axis in (4, -1, None)),
+    ([*FILES, '--shape', '1,0'], 'an example of shape (1, 0) has no finite number'),
+    ([*FILES, '--shape', '1,0,int32'], 'an example of shape (1, 0) has no finite number'),
+    ([*FILES, '--shape=-1'], 'negative dimensions are not allowed'),
+    ([*FILES, '--shape', 'int32'], 'batch_axis 0: must be an axis of each of 1 inputs'),
     ([*FILES, *IMAGE, '--output-names', 'a,b'], "input_names ['data'], output_names ['a', 'b']: must be 1 and 1 names"),
     ([*FILES, *IMAGE, '--out', 'a.bin'], 'a.bin: must be a file name that ends in .onnx'),
     (['folder', '--float32'], 'folder: --shape, --batch-axis, --output-names and --float32 are for two files of '),
@@ -67,16 +71,14 @@ def test_wrong_arguments(args, words, net, run):
     assert sorted(Path().iterdir()) == before
 
 
-@pytest.mark.parametrize('flag, value, words', [
-    *[('--shape', value, 'must be sizes such as 1,3,224,224 or 1,20,int32')
-      for value in ('', '1,0', '-1', '1.5', 'int32', '1,int8', '²')],
-    *[('--batch-axis', value, 'must be an axis, from 0, or one for each input, such as 1,0,none')
-      for value in ('', '-1', 'none')],
-])
-def test_wrong_values(flag, value, words, capsys):
+@pytest.mark.parametrize('flag, value', [
+    *(('shape', value) for value in ('', '1.5', '1,int8', '²')), ('batch_axis', ''), ('batch_axis', '0,x')])
+def test_wrong_values(flag, value, capsys):
+    name = f'--{flag.replace("_", "-")}'
     with pytest.raises(SystemExit, match='2'):
-        export.main([*FILES, f'{flag}={value}'])
-    assert capsys.readouterr().err == f'export: {flag} {value}: {words}; --help shows all flags\n'
+        export.main([*FILES, f'{name}={value}'])
+    assert capsys.readouterr().err == (
+        f'export: argument {name}: invalid {flag} value: {value!r}; --help shows all flags\n')
 
 
 def test_parameters_that_do_not_fit(net, run):
@@ -177,17 +179,6 @@ def test_names_that_are_not_ascii(run):
     run('größe-symbol.json', 'größe-0000.params', '--shape', '2,5')
     found = onnx.load('größe.onnx').graph
     assert [value.name for value in (*found.input, *found.initializer, *found.output)] == ['данные', '重み', 'выход']
-
-
-def test_file_names_that_are_not_utf_8(net, run):
-    names = [os.fsencode(name).replace(b'net', b'\xff') for name in FILES]
-    try:
-        for old, new in zip(FILES, names):
-            os.rename(os.fsencode(old), new)
-    except OSError:
-        pytest.skip('this file system has only names in UTF-8')
-    run(*map(os.fsdecode, names), *IMAGE)
-    assert Path(os.fsdecode(b'\xff.onnx')).exists()
 
 
 def test_the_order_of_several_inputs(run):

@@ -39,11 +39,11 @@ class Progress:
         self._bar = ProgressBar(desc=text, initial=done, total=total or None, leave=False, smoothing=0.05,
                                 bar_format=BAR, shown=not self._quiet, dynamic_ncols=True)
 
-    def advance(self, loss: float, images_per_second: float) -> None:
-        """Count a batch that the devices have finished, and show its loss and their speed."""
+    def advance(self, num_batches: int, loss: float, images_per_second: float) -> None:
+        """Count batches that the devices have finished, and show their loss and speed."""
         left = ', {remaining} left' if self._bar.total else ''
         self._bar.bar_format = f'{BAR}, loss {loss:.3f}, {images_per_second:,.0f} images/s{left}'
-        self._bar.update()
+        self._bar.update(num_batches)
 
     def replace_bar(self, text: str) -> None:
         """Show `text` instead of the bar."""

@@ -19,6 +19,8 @@ from ..mxnet_setup.compat import npx
 from ..parallel.workers import Workers
 from .history import EpochResult, checked_history
 
+# Losses are read this often, or after this many batches: each read wakes up Python while the cores are busy
+SECONDS_BETWEEN_READS, MAX_UNREAD = 0.25, 16
 NOT_BEGUN = {'num_batches': 0, 'epoch_length': 0, 'loss': 0.0, 'rows': 0, 'seconds': 0.0}
 STATE = {'history': list, 'num_steps': int, **{name: type(value) for name, value in NOT_BEGUN.items()}}
 
@@ -44,8 +46,10 @@ class _CurrentEpoch:
         self._loss, self._rows = state['loss'], state['rows']  # sum over the rows read, in nats
         self.first_loss = math.inf  # per row, of the first batch; unknown if resumed within the epoch
         self.training = self._begun = False
-        self._unread: list | None = None  # losses of the newest batch
+        self._unread: list[list] = []
         self._num_arrays = self._num_losses = 0  # recorded in this process
+        self._batches_per_read = 1
+        self._read_at = time.perf_counter()
 
     def begin(self, train_iter: Iterable, num_epochs: int) -> Iterator:
         """Check `train_iter`, set its attribute ``epoch``, if any, start the clock, and return the batches to train on.
@@ -76,7 +80,7 @@ class _CurrentEpoch:
         return batches
 
     def record_losses(self, ls: list) -> None:
-        """Keep the losses of a batch, and read those of the batch before."""
+        """Keep the losses of a batch, and now and then read those of the batches before."""
         ls = list(ls) if isinstance(ls, Iterable) else [ls]
         for l in ls:
             if not hasattr(l, 'wait_to_read') or l.ndim != 1:
@@ -86,11 +90,11 @@ class _CurrentEpoch:
         if not self.training:
             raise ValueError('record_losses was called outside run.batches: write "for X, y in '
                              'run.batches(train_iter)"')
-        before, self._unread = self._unread, ls
+        self._unread.append(ls)
         self._num_arrays += len(ls)
         self._num_losses += sum(l.size for l in ls)
-        if before is not None:
-            self._read(before)
+        if len(self._unread) > self._batches_per_read:
+            self._read(self._batches_per_read)
 
     def check_losses(self, batch: Any) -> None:
         """Raise ValueError if the losses of the first batch, a pair (X, y), are means of its shards."""
@@ -106,26 +110,46 @@ class _CurrentEpoch:
             with self._workers.time_limit('the sums of the gradients'):
                 npx.waitall()
             self.seconds = time.perf_counter() - self._started
-            if self._unread is not None:
-                self._read(self._unread)
-            self._unread = None
+            self._read()
 
-    def _read(self, ls: list) -> None:
-        """Wait for the losses of a batch, add them up over the workers, and show progress."""
+    def _read(self, num_batches: int | None = None) -> None:
+        """Read the losses of the first `num_batches` unread batches, or all, and add them up over the workers."""
+        batches = self._unread[:num_batches]
+        del self._unread[:num_batches]
+        if not batches:
+            return
         with self._workers.time_limit('the sums of the gradients'):
-            losses = numpy.concatenate([numpy.empty(0), *(l.asnumpy() for l in ls)])  # float64
-        of_workers = self._workers.allgather((float(losses.sum()), len(losses)), 'an exchange of losses')
-        loss, rows = map(sum, zip(*of_workers))
-        self._num_counted += 1
-        if not math.isfinite(loss):
-            raise DivergenceError(f'the loss is {loss} in epoch {self.number}, batch {self._num_counted}: use a '
-                                  'smaller learning rate')
-        mean = loss / max(rows, 1)  # the batch may have no rows
-        if not self._rows:
-            self.first_loss = mean
-        self._loss += loss
-        self._rows += rows
-        self._progress.advance(mean, self._rows / (time.perf_counter() - self._started))
+            for l in batches[-1]:
+                l.wait_to_read()  # the newest batch first: then the others are ready as well, and Python waits once
+        losses = [numpy.concatenate([numpy.empty(0), *(l.asnumpy() for l in ls)]) for ls in batches]  # float64
+        sums = numpy.array([(l.sum(), len(l)) for l in losses])  # loss and rows of each batch
+        self._batches_per_read = self._next_read_size(len(batches))
+        if self._workers.size > 1:
+            gathered = self._workers.allgather((sums, self._batches_per_read), 'an exchange of losses')
+            sums = sum(of_worker for of_worker, _ in gathered)
+            self._batches_per_read = gathered[0][1]  # that of rank 0, so that all read the same batches
+        self._count(sums.tolist())
+
+    def _next_read_size(self, num_batches: int) -> int:
+        """Return how many batches to read next, about `SECONDS_BETWEEN_READS` from now."""
+        now = time.perf_counter()
+        seconds_per_batch = (now - self._read_at) / num_batches
+        self._read_at = now
+        return min(MAX_UNREAD, int(SECONDS_BETWEEN_READS / max(seconds_per_batch, 1e-6)) or 1)
+
+    def _count(self, sums: list) -> None:
+        """Add up the loss and rows of batches, and show progress."""
+        for loss, rows in sums:
+            self._num_counted += 1
+            if not math.isfinite(loss):
+                raise DivergenceError(f'the loss is {loss} in epoch {self.number}, batch {self._num_counted}: use a '
+                                      'smaller learning rate')
+            if not self._rows:
+                self.first_loss = loss / max(rows, 1)
+            self._loss += loss
+            self._rows += int(rows)
+        self._progress.advance(len(sums), loss / max(rows, 1),  # of the last batch, which may have no rows
+                               images_per_second=self._rows / (time.perf_counter() - self._started))
 
     def begin_evaluation(self) -> None:
         """Show that the devices have finished training."""

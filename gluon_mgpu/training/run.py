@@ -194,8 +194,8 @@ class Run:
     def record_losses(self, ls: list) -> None:
         """Record the losses of the batch just queued: the arrays (n,) that `train_batch` returned.
 
-        Waits for the batch before, not for this one, and reads its losses. Raises DivergenceError if one is NaN or
-        infinite.
+        About four times a second, but at least every 16 batches and at most once per batch, this waits for the batches
+        before and reads their losses; otherwise it does not block. Raises DivergenceError if a loss is NaN or infinite.
         """
         self._epoch.record_losses(ls)
 

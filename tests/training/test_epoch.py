@@ -165,29 +165,31 @@ def test_an_invalid_number_of_epochs(num_epochs):
     assert refused(Run, num_epochs) == f'num_epochs {num_epochs}: must be an integer of at least 1'
 
 
-def test_losses_are_read_one_batch_late():
-    """So that the devices have work while Python waits."""
+@pytest.mark.parametrize('seconds, most', [(0.001, 16), (0.05, 5), (0.2, 1), (2, 1)])
+def test_waits_four_times_a_second_or_every_sixteenth_batch(clock, seconds, most):
+    """`most` is the number of batches between two waits."""
     run = Run(num_epochs=1, quiet=True)
-    read = []
+    started, read = [], []
 
     class Loss:
         size, ndim = 2, 1
 
-        def __init__(self, batch):
-            self.batch = batch
-
         def wait_to_read(self):
-            self.asnumpy()
+            pass
 
         def asnumpy(self):
-            read.append(self.batch)
+            read.append(len(started))
             return numpy.ones(self.size)
 
-    for _ in run.epochs(NO_PARAMETERS):
-        for batch in run.batches(range(5)):
-            run.record_losses([Loss(batch)])
-            assert read == [*range(batch)]
-        assert read == [*range(5)] and run.end_epoch(0.5).loss == 1
+    for epoch in run.epochs(NO_PARAMETERS):
+        for batch in run.batches(range(50)):
+            clock[0] += seconds
+            started.append(batch)
+            run.record_losses([Loss()])
+        run.end_epoch(epoch / 2)
+    assert len(read) == 50
+    read_at = sorted(set(read))
+    assert {b - a for a, b in itertools.pairwise(read_at[1:-1])} == {most}
 
 
 @pytest.mark.parametrize('bad', [float('nan'), float('inf')])

@@ -16,9 +16,16 @@ def test_data_of_all_workers_is_refused():
     assert next(Run(1, workers=OfTwo()).batches(Shard([(0, 0)]))) == (0, 0)
 
 
-def test_the_losses_of_all_workers_count():
+def test_the_losses_of_all_workers_count(monkeypatch):
+    """All read those of the same batches, as rank 0 decides: an exchange has the same batches on all."""
+    sizes = []
+
     def of_other(value):
-        return (value[0] * 2, value[1] * 3) if isinstance(value, tuple) else value  # loss and rows of a batch
+        if not isinstance(value, tuple):
+            return value
+        sums, batches_per_read = value  # of the batches read, (loss, rows)
+        sizes.append(len(sums))
+        return sums * [2, 3], batches_per_read + 1
 
     def run_of(rank):
         run = Run(1, quiet=True, workers=OfTwo(rank, of_other))
@@ -30,10 +37,15 @@ def test_the_losses_of_all_workers_count():
             run.end_epoch(0.5)
         return run
 
-    for rank in (0, 1):
-        epoch = run_of(rank).history[0]
+    monkeypatch.setattr('gluon_mgpu.training.epoch.MAX_UNREAD', 2)
+    of_rank_0, sizes_of_rank_0 = run_of(0), sizes[:]
+    sizes.clear()
+    of_rank_1 = run_of(1)
+    for run in (of_rank_0, of_rank_1):
+        epoch = run.history[0]
         assert epoch.loss == 9 * (3 + 6) / (9 * (2 + 6))
         assert epoch.images_per_second * epoch.seconds == pytest.approx(9 * (2 + 6))
+    assert sizes_of_rank_0 == [1, 2, 2, 2, 2] and sizes == [1, 3, 3, 2]
 
 
 def test_forgotten_sums_are_found_after_the_first_batch():

@@ -25,8 +25,7 @@ def integer(name: str, value: Any, minimum: int, maximum: int = LARGEST_INTEGER)
 
 def is_number(value: object) -> bool:
     """Return True for a finite number, no bool; of a file that somebody may have changed."""
-    limit = sys.float_info.max
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and -limit <= value <= limit
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def is_count(value: object) -> bool:

@@ -58,9 +58,3 @@ def write_atomically(path: str | os.PathLike, content: bytes | memoryview) -> No
             os.fsync(folder)
         finally:
             os.close(folder)
-
-
-def check_writable(path: str | os.PathLike) -> None:
-    """Raise ValueError if the folder of a file cannot be written, before the work for the file is done."""
-    if not os.access(folder := Path(path).parent, os.W_OK):
-        raise ValueError(f'{path} cannot be written: {folder} is not a writable folder')

@@ -104,7 +104,7 @@ def load(path: str | os.PathLike, net: Any, trainer: Any = None, log: Callable[[
     workers = workers or Workers()
     record, arrays = workers.on_rank_0(lambda: read(path))
     parameters = {key.partition('/')[2]: kept for key, kept in arrays.items() if key.startswith('parameters/')}
-    state.check_network(path, net, parameters, arrays, record.get('left_out', []))
+    state.check_network(path, net, parameters, record.get('left_out', []))
     if trainer is not None:
         state.check_optimizer(path, trainer, net, record.get('optimizer', {}), arrays)
     create_deferred(net, {name: kept[0].shape for name, kept in parameters.items()})

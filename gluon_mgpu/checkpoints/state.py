@@ -31,8 +31,8 @@ def collect_network(net: Any, workers: Workers) -> dict[str, list]:
     return {**on_host, **{key: [array for each in gathered for array in each[key]] for key in own}}
 
 
-def check_network(path, net: Any, kept: dict[str, list], arrays: dict[str, list], left_out: list) -> None:
-    """Raise CheckpointError if the parameters in a checkpoint, or the gradients in `arrays`, do not fit the network.
+def check_network(path, net: Any, kept: dict[str, list], left_out: list) -> None:
+    """Raise CheckpointError if the parameters in a checkpoint do not fit the network.
 
     The network may have the parameters that were `left_out`, because their shape was unknown.
     """
@@ -44,9 +44,6 @@ def check_network(path, net: Any, kept: dict[str, list], arrays: dict[str, list]
         if not _fits(found.shape, shape) or found.dtype != dtype:
             raise CheckpointError(f'{path}: of another network, {name} is {_dtype_and_shape(found)} in the file and '
                                   f'{dtype} {shape} in the network')
-        gradient, *_ = arrays.get(f'gradients/{name}', [found])
-        if gradient.shape != found.shape:
-            raise CheckpointError(f'{path}: {name} has the shape {found.shape}, and its gradient {gradient.shape}')
 
 
 def _fits(found: tuple, shape: tuple | None) -> bool:

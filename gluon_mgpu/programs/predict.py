@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy
 
-from ..base.files import check_writable
 from ..base.flags import Parser, path, picture, text
 from ..base.pictures import in_lines, matplotlib_defaults, write_picture
 from ..base.progress import ProgressBar
@@ -106,7 +105,6 @@ def _run(args: argparse.Namespace) -> None:
         return
     run = Path(args.run)
     out = args.out or (run if run.is_dir() else run.parent) / 'predictions.png'
-    check_writable(out)
     # The rows and batches of the run's evaluation, because each device has its own statistics of batch norm
     batch_size = config['batch_size']
     _, test_iter = load_data(config['dataset'], batch_size, args.data_dir or config.get('data_dir'),

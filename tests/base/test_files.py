@@ -8,7 +8,7 @@ import pytest
 from limits import limits
 
 from gluon_mgpu.base import files as module
-from gluon_mgpu.base.files import check_writable, open_file, write_atomically
+from gluon_mgpu.base.files import open_file, write_atomically
 
 
 def test_threads_write_one_file_at_the_same_time(tmp_path):
@@ -88,9 +88,3 @@ def test_a_link_is_replaced_and_not_followed(target, tmp_path):
     assert (folder / 'a').stat().st_mode == (folder / 'config.json').stat().st_mode  # not that of the link
     assert (folder / 'config.json').read_bytes() == b'{}' and (tmp_path / 'elsewhere').read_bytes() == b'mine'
     assert not (folder / 'missing').exists()
-
-
-def test_a_file_in_a_missing_folder_is_refused_early(tmp_path):
-    check_writable(tmp_path / 'a')
-    with pytest.raises(ValueError, match='none/a cannot be written: .*none is not a writable folder'):
-        check_writable(tmp_path / 'none/a')

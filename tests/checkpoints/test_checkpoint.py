@@ -171,8 +171,6 @@ def test_the_old_file_is_kept_until_the_new_one_is_complete(devices, tmp_path, f
     *((lambda r, a, wrong=wrong: a.update({'states/4.bias/0': [wrong]}), "the optimizer's state of 4.bias does not fit")
       for wrong in (numpy.zeros(3, 'float32'), numpy.zeros(2, 'float16'))),
     (lambda r, a: a.pop('states/4.bias/0'), "the optimizer's state of 4.bias does not fit"),
-    (lambda r, a: a.update({'gradients/4.bias': [numpy.zeros(3, 'float32')]}),
-     '4.bias has the shape (2,), and its gradient (3,)'),
     (lambda r, a: r.pop('optimizer'), 'it has no optimizer state; load it without the trainer')])
 def test_a_checkpoint_that_does_not_fit_is_rejected_and_changes_nothing(edit, message, devices, tmp_path):
     """Its checksum is right."""

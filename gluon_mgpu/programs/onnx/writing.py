@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy
 
-from ...base.files import check_writable, write_atomically
+from ...base.files import write_atomically
 from ...mxnet_setup.compat import npx
 from ...settings.chapters import chapter_of
 from ..load_run import module_of
@@ -54,7 +54,6 @@ def to_onnx(net: Any, path: str | os.PathLike, *examples: Any, input_names: Sequ
         raise ValueError(f'{path}: must be a file name that ends in .onnx')
     if not importlib.util.find_spec('onnx'):
         raise ValueError(f'{path} cannot be written without onnx: pip install onnx onnxruntime')
-    check_writable(path)
     from .conversion import onnx_model
     if not examples:
         net, examples, param_names = _of_chapter(net)

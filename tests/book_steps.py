@@ -8,12 +8,10 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-import equals_one
-import numpy
 from equals_one import same, sequential, take_gradients
 
 from gluon_mgpu.ch13 import train_batch_ch13
-from gluon_mgpu.mxnet_setup.compat import HybridBlock, gluon, np, npx
+from gluon_mgpu.mxnet_setup.compat import HybridBlock, gluon, init, np, npx
 from gluon_mgpu.parallel.step import gradients, params_with_gradients
 from gluon_mgpu.programs.check.contents import find_all
 
@@ -36,7 +34,12 @@ def as_one(net, *settings, **of_trainer):
 
 
 def started(net, devices, *shapes):
-    return equals_one.started(net, devices, numpy.random.default_rng(0), *shapes)
+    """Initialize a network in float64; `shapes` of one row of its inputs decide those of its parameters."""
+    net.initialize(init.Normal(0.5), ctx=devices)  # not by numbers, because MXNet 2 does not know all shapes yet
+    for device in devices if shapes else ():
+        net(*(np.zeros((1, *shape), ctx=device) for shape in shapes))
+    net.cast('float64')
+    return net
 
 
 def make(block, settings, way, devices, **of_trainer):

@@ -40,7 +40,7 @@ def download(dataset: str, folder: Path, progress: bool = True) -> None:
     mirrors = [*MIRRORS[dataset]]
     problems: list[str] = []
     try:
-        for name, checksum in zip(FILES, CHECKSUMS[dataset], strict=True):
+        for name, checksum in zip(FILES, CHECKSUMS[dataset]):
             while not find(folder, name):
                 if not mirrors:
                     raise DownloadError(f'{title} could not be downloaded ({"; ".join(problems)}); if you have the '

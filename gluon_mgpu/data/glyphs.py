@@ -105,7 +105,7 @@ def load(cache_dir: Path) -> tuple[tuple, tuple]:
         arrays = [*make(numpy.random.default_rng((0, 0)), TRAIN_FONTS, NUM_TRAIN),
                   *make(numpy.random.default_rng((0, 1)), TEST_FONTS, NUM_TEST)]
         content = io.BytesIO()
-        numpy.savez(content, **dict(zip(ARRAYS, arrays, strict=True)))
+        numpy.savez(content, **dict(zip(ARRAYS, arrays)))
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, content.getbuffer())

@@ -60,7 +60,8 @@ def _draw_images(figure: Any, images, labels, predicted, names: tuple) -> None:
             line, color, width = f'{line}\n(is {names[label]})', 'tab:red', 2.5
         axes.set_title(line, fontsize='small', color=color, pad=3, y=1)
         axes.set(xticks=[], yticks=[])
-        axes.spines[:].set(color=color, linewidth=width)
+        for spine in axes.spines.values():
+            spine.set(color=color, linewidth=width)
     figure.subplots_adjust(left=0.02, right=0.98, top=0.88, bottom=0.01, hspace=0.62)
 
 

@@ -33,7 +33,7 @@ def truncated(content: bytes, step: int = 1) -> Iterator[tuple[str, bytes]]:
 
 
 def checkpoints(long: bool) -> Iterator[tuple[str, bytes]]:
-    """Yield checkpoints damaged as a disk might do it, and forged ones with a correct checksum."""
+    """Yield checkpoints damaged as a disk might do it, and others with a correct checksum and a wrong header."""
     content = valid_checkpoint()
     yield from truncated(content, 1 if long else 7)
     yield from flipped(content, long)
@@ -52,18 +52,11 @@ def checkpoints(long: bool) -> Iterator[tuple[str, bytes]]:
             yield f'{field} is {value!r}', with_header(changed, content)
     for name in ('parameters/a', 'parameters/a@', 'parameters/a@one'):
         yield f'named {name}', with_header({**header, name: header['parameters/a@0']}, content)
-    other = {'dtype': 'F32', 'shape': [1, 3], 'data_offsets': header['parameters/a@1']['data_offsets']}
-    yield 'copies of two shapes', with_header({**header, 'parameters/a@1': other}, content)
     record = json.loads(header['__metadata__']['gluon_mgpu'])
-    for field in record.keys() - {'sha256'}:
-        for value in (None, 7, -1, 'a', [], [1], 10**400, True):
-            if value is not True or field != 'version':
-                text = json.dumps({**record, field: value}, separators=(',', ':'))
-                changed = {**header, '__metadata__': {'gluon_mgpu': text}}
-                yield f'{field} is {value!r:.20}', with_header(changed, content)
-    deep = '[' * 50_000 + ']' * 50_000
-    text = json.dumps({**record, 'metadata': 0}, separators=(',', ':')).replace('"metadata":0', f'"metadata":{deep}')
-    yield 'metadata 50,000 lists deep', with_header({**header, '__metadata__': {'gluon_mgpu': text}}, content)
+    for version in (None, 7, -1, 'a', [], [1], 10**400):
+        text = json.dumps({**record, 'version': version}, separators=(',', ':'))
+        changed = {**header, '__metadata__': {'gluon_mgpu': text}}
+        yield f'version is {version!r:.20}', with_header(changed, content)
 
 
 def valid_checkpoint() -> bytes:

@@ -85,6 +85,13 @@ def test_after_a_full_disk_the_folder_can_be_used(tmp_path, full_disk):
         assert claim_folder(tmp_path / 'run', 'scratch', {}, stack) == tmp_path / 'run'
 
 
+def test_more_steps_than_eight_digits(tmp_path):
+    names = [f'checkpoint-{steps:08}.safetensors' for steps in (10**8, 10**8 - 1)]
+    for name in names:
+        (tmp_path / name).touch()
+    assert [path.name for path in module.checkpoints(tmp_path)] == names
+
+
 def test_files_that_look_unfinished_are_not_ours(tmp_path):
     """Such as those of a browser, a backup of a day, and the picture of a `predict` that is running."""
     (tmp_path / 'config.json.0123abcd.part').mkdir()

@@ -18,10 +18,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package beside benchmarks/, installed or not
 
 from allreduce_model import COSTS
+from harness.flags import positive_integer
 from traffic import traffic
 
 from gluon_mgpu.base.files import write_atomically
-from gluon_mgpu.base.flags import Parser, path, positive_integer, text
+from gluon_mgpu.base.flags import Parser, path, text
 from gluon_mgpu.base.machine import num_cores, processor, versions
 from gluon_mgpu.base.pictures import write_picture
 from gluon_mgpu.checkpoints.run_folder import check_free, new_folder

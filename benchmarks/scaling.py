@@ -24,9 +24,11 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package beside benchmarks/, installed or not
 
+from harness.flags import positive_integer
+
 from gluon_mgpu import concise, scratch
 from gluon_mgpu.base.files import write_atomically
-from gluon_mgpu.base.flags import Parser, path, positive_integer, text
+from gluon_mgpu.base.flags import Parser, path, text
 from gluon_mgpu.base.machine import num_cores, processor, versions
 from gluon_mgpu.base.pictures import in_lines, write_picture
 from gluon_mgpu.checkpoints.run_folder import check_free, new_folder

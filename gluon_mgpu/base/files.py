@@ -5,6 +5,7 @@ import contextlib
 import errno
 import os
 import secrets
+import shutil
 import stat
 from pathlib import Path
 from typing import BinaryIO
@@ -32,7 +33,7 @@ def read_file(path: str | os.PathLike) -> bytes:
 
 
 def write_atomically(path: str | os.PathLike, content: bytes | memoryview) -> None:
-    """Write a file. After a crash, the old or the new one is complete.
+    """Write a file, with the mode of the one that it replaces. After a crash, the old or the new one is complete.
 
     A link is replaced, not followed. An OSError names `path`; what is no file, such as ``/dev/null``, is not replaced.
     """
@@ -42,6 +43,8 @@ def write_atomically(path: str | os.PathLike, content: bytes | memoryview) -> No
         if os.path.exists(path) and not os.path.isfile(path):
             raise OSError(errno.EINVAL, 'not a regular file')
         with open(unfinished, 'xb') as file:
+            with contextlib.suppress(OSError):  # there is no old file, or the file system has no modes
+                shutil.copymode(path, unfinished)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .arguments import full_path, integer, not_empty
+from .arguments import full_path, not_empty
 from .program import BAD_INPUT, run_program
 from .text import printable
 
@@ -46,7 +46,6 @@ def checked_flag(check: Callable, *limits: float, kind: type = str) -> Callable[
 
 text = checked_flag(not_empty)  # types for argparse
 path = checked_flag(full_path)
-positive_integer = checked_flag(integer, 1, kind=int)
 
 
 def quoted(path: str | os.PathLike) -> str:

@@ -177,8 +177,8 @@ def _supply_names() -> tuple[str, ...]:
 
 
 def _keep_arrays_in_heap() -> None:
-    """Let glibc take large arrays from its heap as well: otherwise MXNet 2 often crashes when memory runs out."""
-    if sys.platform == 'linux' and hasattr(libc := ctypes.CDLL(None), 'mallopt'):  # not musl
+    """Let glibc take large arrays from its heap as well: otherwise MXNet 2 may crash when memory runs out."""
+    if hasattr(libc := ctypes.CDLL(None), 'mallopt'):  # not musl or macOS
         libc.mallopt(M_MMAP_MAX, 0)
 
 

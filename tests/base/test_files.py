@@ -69,6 +69,14 @@ def test_only_regular_files_of_bounded_size_are_opened(tmp_path, monkeypatch):
         assert str(error.value.filename) == str(path)
 
 
+@pytest.mark.parametrize('mode', [0o600, 0o640])
+def test_a_private_file_stays_private(mode, tmp_path):
+    path = tmp_path / 'a'
+    path.touch(mode=mode)
+    write_atomically(path, b'new')
+    assert stat.S_IMODE(path.stat().st_mode) == mode and path.read_bytes() == b'new'
+
+
 def test_a_fifo_is_not_replaced(tmp_path):
     os.mkfifo(tmp_path / 'a')
     with pytest.raises(OSError, match='not a regular file'):

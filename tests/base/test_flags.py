@@ -4,7 +4,7 @@ import argparse
 import pytest
 
 from gluon_mgpu.base.arguments import integer, positive
-from gluon_mgpu.base.flags import Parser, checked_flag, path, picture, positive_integer, quoted, text
+from gluon_mgpu.base.flags import Parser, checked_flag, path, picture, quoted, text
 
 
 def test_flags():
@@ -26,8 +26,7 @@ def test_a_flag_must_be_written_in_full(capsys):
 
 @pytest.mark.parametrize(('convert', 'value', 'message'), [
     (checked_flag(integer, 2, 5, kind=int), '6', '6: must be an integer from 2 to 5'),
-    (positive_integer, '0', '0: must be an integer of at least 1'),
-    (positive_integer, '٣x', 'must be an integer of at least 1'),
+    (checked_flag(integer, 1, kind=int), '٣x', 'must be an integer of at least 1'),
     (checked_flag(positive, kind=float), '-0.0', '-0.0: must be a number above 0'),
     (checked_flag(positive, kind=float), '', "'': must be a number above 0"),
     (text, '', "'': must be text that is not empty; give a value or leave the flag out")])

@@ -83,6 +83,14 @@ def test_arrays_of_another_kind(devices):
     assert rows(shards).tolist() == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize('data', [[1, 2], np.array(1), (np.ones(2), 3), {'X': np.ones(2)}, 'ab',
+                                  sparse(4)[0].tostype('default').tostype('row_sparse')])
+def test_what_cannot_be_split(data, devices):
+    """Python or MXNet says so; nothing is split in another way."""
+    with pytest.raises((AttributeError, ValueError, mx.MXNetError)):
+        split_and_load(data, devices)
+
+
 @pytest.mark.parametrize('dtype', ['complex64', 'O'])
 def test_dtypes_that_mxnet_lacks(dtype, devices):
     assert 'MXNet has no such arrays; convert it' in refused(split_and_load, numpy.zeros(4, dtype), devices)

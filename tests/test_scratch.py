@@ -122,7 +122,9 @@ def test_train_batch_does_not_wait(device_list, rng, no_waiting):
     ({'data': (of_labels(0), [])}, r'\[\] has no batches: pass at least one'),
     ({'data': (of_labels(9), of_labels(25))}, 'test labels are from 25 to 25, but the network has 10 outputs'),
     ({'data': ([(np.zeros((2, 1, 28, 28)), np.array([-1, 3]))], of_labels(0))}, 'training labels are from -1 to 3'),
-    ({'num_epochs': 0}, 'num_epochs 0: must be an integer of at least 1')])
+    ({'num_epochs': 0}, 'num_epochs 0: must be an integer of at least 1'),
+    *(({'num_epochs': n, 'run': Run(3)}, f'num_epochs {n}: must be 3, as in run; leave it out')
+      for n in (2, 10))])  # 10 is the default
 def test_train_rejects_invalid_arguments_in_one_line(devices, wrong, message):
     arguments = {'num_gpus': 2, 'batch_size': 4, 'lr': 0.1, 'devices': devices, **wrong}
     assert re.search(message, refused(scratch.train, **{'data': (None, None), **arguments}))

@@ -2,6 +2,8 @@
 
 Convolutions and the arrays between layers have it. Parameters, batch norm, the loss and the update stay float32.
 """
+from typing import Any
+
 from ..mxnet_setup.compat import MXNET_MAJOR, gluon, low_precision_type, of_semantics
 from ..mxnet_setup.instructions import bfloat16_obstacle
 
@@ -24,7 +26,8 @@ def check_dtype(dtype: str, devices: list, name: str = 'dtype') -> None:
         raise ValueError(f'{name} bfloat16: {bfloat16_obstacle()}')
 
 
-def _cast(F, X, dtype):
+def cast(F: Any, X: Any, dtype: str) -> Any:
+    """Return an array or symbol of `dtype`."""
     return of_semantics(F.amp_cast(X.as_nd_ndarray(), dtype=low_precision_type(dtype)))
 
 
@@ -37,7 +40,7 @@ class Cast(gluon.HybridBlock):
 
     def hybrid_forward(self, F, X):
         """Cast; the shape stays."""
-        return _cast(F, X, self._dtype)
+        return cast(F, X, self._dtype)
 
 
 class LowPrecisionConv2D(gluon.nn.Conv2D):
@@ -49,8 +52,8 @@ class LowPrecisionConv2D(gluon.nn.Conv2D):
 
     def hybrid_forward(self, F, X, weight, bias=None):
         """Compute (n, c, h, w) -> (n, channels, ...)."""
-        bias = bias if bias is None else _cast(F, bias, self._dtype)
-        return super().hybrid_forward(F, X, _cast(F, weight, self._dtype), bias)
+        bias = bias if bias is None else cast(F, bias, self._dtype)
+        return super().hybrid_forward(F, X, cast(F, weight, self._dtype), bias)
 
 
 def conv2d(*args, dtype: str = 'float32', **kwargs) -> gluon.nn.Conv2D:

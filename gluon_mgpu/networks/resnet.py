@@ -1,6 +1,10 @@
 """ResNet-18 for small images, the network of the concise chapter (D2L 13.6.1)."""
+from collections.abc import Callable
+
 from ..mxnet_setup.compat import HybridBlock, add, gluon, npx
+from ..mxnet_setup.instructions import amx_obstacle
 from .precision import Cast, conv2d
+from .side_by_side import GlobalAvgPool2D, SideBySideConv2D
 from .static_shapes import StaticSequential
 
 nn = gluon.nn
@@ -11,9 +15,11 @@ class Residual(HybridBlock):
 
     Source: D2L 8.6.2, ``Residual``; this one can be hybridized. `use_1x1conv` adds a 1x1 convolution that gives the
     input the channels and the size of the output. `strides` applies to it and to the first convolution.
+    `conv2d` makes the convolutions.
     """
 
-    def __init__(self, num_channels: int, use_1x1conv: bool = False, strides: int = 1, dtype: str = 'float32'):
+    def __init__(self, num_channels: int, use_1x1conv: bool = False, strides: int = 1, dtype: str = 'float32',
+                 conv2d: Callable = conv2d):
         super().__init__()
         self.conv1 = conv2d(num_channels, kernel_size=3, padding=1, strides=strides, dtype=dtype)
         self.bn1 = nn.BatchNorm()
@@ -40,15 +46,16 @@ def resnet18(num_classes: int, dtype: str = 'float32') -> gluon.nn.HybridSequent
     Source: D2L 13.6.1, ``resnet18``; this one can be hybridized, and must be if `dtype` (see `precision`) is not
     float32. Each device's batch norm uses its own rows, so k devices do not equal one; with `SyncBatchNorm` they do.
     """
-    def resnet_block(num_channels, num_residuals, first_block=False):
+    def resnet_block(num_channels, num_residuals, conv2d=conv2d, first_block=False):
         blk = nn.HybridSequential()
         for i in range(num_residuals):
             if i == 0 and not first_block:
-                blk.add(Residual(num_channels, use_1x1conv=True, strides=2, dtype=dtype))
+                blk.add(Residual(num_channels, use_1x1conv=True, strides=2, dtype=dtype, conv2d=conv2d))
             else:
-                blk.add(Residual(num_channels, dtype=dtype))
+                blk.add(Residual(num_channels, dtype=dtype, conv2d=conv2d))
         return blk
 
+    on_amx = dtype == 'bfloat16' and not amx_obstacle()
     net = StaticSequential()
     if dtype != 'float32':
         net.add(Cast(dtype))
@@ -58,8 +65,8 @@ def resnet18(num_classes: int, dtype: str = 'float32') -> gluon.nn.HybridSequent
     net.add(resnet_block(64, 2, first_block=True),               # (n, 64, 28, 28)
             resnet_block(128, 2),                                # (n, 128, 14, 14)
             resnet_block(256, 2),                                # (n, 256, 7, 7)
-            resnet_block(512, 2))                                # (n, 512, 4, 4)
-    net.add(nn.GlobalAvgPool2D())                                # (n, 512, 1, 1)
+            resnet_block(512, 2, SideBySideConv2D if on_amx else conv2d))  # (n, 512, 4, 4)
+    net.add(GlobalAvgPool2D() if on_amx else nn.GlobalAvgPool2D())         # (n, 512, 1, 1)
     if dtype != 'float32':
         net.add(Cast('float32'))
     net.add(nn.Dense(num_classes))                               # (n, num_classes)

@@ -7,6 +7,7 @@ from typing import Any
 from ..base.nested import leaves
 from ..mxnet_setup.compat import autograd, gluon, layers_of, npx
 from .hybridized import MAX_OPERATORS, with_copies
+from .side_by_side import side_by_side
 
 
 class StaticSequential(gluon.nn.HybridSequential):
@@ -38,11 +39,14 @@ class StaticSequential(gluon.nn.HybridSequential):
         return bool(dict(self._flags).get('static_shape')) and not self._backend
 
     def _get_graph(self, *args: Any) -> tuple:
-        is_new = not self._cached_graph
-        inputs, graph = found = super()._get_graph(*args)
-        if is_new and self._is_static():
-            found = self._cached_graph = inputs, with_copies(graph, [symbol.name for symbol in inputs])
-        return found
+        found = super()._get_graph(*args)
+        if not self._is_static():
+            return found
+        self._cached_graph = ()  # trace again for each operator, because layers may depend on the number of rows
+        with side_by_side(len(args[0])):
+            inputs, graph = super()._get_graph(*args)
+        self._cached_graph = found  # which net.export writes
+        return inputs, with_copies(graph, [symbol.name for symbol in inputs])
 
     def _clear_cached_op(self) -> None:
         # Gluon calls this after hybridize(), cast(), or when a layer is added: its operator is no longer valid

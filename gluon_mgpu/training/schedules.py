@@ -39,9 +39,7 @@ def go_to_update(schedule: Any, num_update: int, lr: float | None = None) -> Non
     if lr is None:
         lr = schedule.warmup_final_lr if getattr(schedule, 'count', 0) else schedule.base_lr
     schedule.base_lr = lr
-    for name in ('count', 'cur_step_ind'):
-        if hasattr(schedule, name):
-            setattr(schedule, name, 0)
+    schedule.count = schedule.cur_step_ind = 0  # of those that have them
     # 2. Forward: a schedule that has ended by then keeps the rate of its last update
     schedule(min(num_update, getattr(schedule, 'max_update', num_update)))
     schedule(num_update)

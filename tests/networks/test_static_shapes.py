@@ -223,7 +223,7 @@ def test_the_operators_that_read_the_input(devices, rng):
     X = batch(rng, devices[0])[0]
     net.hybridize(**STATIC)
     net(X)
-    nodes = graph_to_json(net._cached_graph[1])['nodes']
+    nodes = graph_to_json(net._get_graph(X)[1])['nodes']
     [number] = [i for i, node in enumerate(nodes) if node['name'].startswith('data') and node['op'] == 'null']
     assert [node['op'] for node in nodes if number in [source[0] for source in node['inputs']]] == ['_npx_reshape']
     net.hybridize()

@@ -1,7 +1,6 @@
 """Tests of what the settings of a command are for `train`: devices, functions, a network and a Trainer."""
 import pytest
 from oracle import images
-from refused import refused
 from slow import slow
 
 from gluon_mgpu import concise, scratch
@@ -17,7 +16,6 @@ from gluon_mgpu.settings.chapters import CHAPTERS
 from gluon_mgpu.settings.settings import defaults
 from gluon_mgpu.settings.setup import arguments_of_train, find_devices
 from gluon_mgpu.training.parameters import copies
-from gluon_mgpu.training.run import Run
 
 
 def arguments(name, module, **changes):
@@ -80,10 +78,3 @@ def test_train_returns_its_run(chapter, devices, rng):
     run = chapter.train(None, 4, 1e-3, 1, devices=devices[:2], data=(data, data))
     assert len(run.history) == 1
     assert all(len(replicas) == 2 for replicas in copies(run.net).values())
-
-
-@pytest.mark.parametrize('num_epochs', [2, 10])
-def test_other_epochs_than_those_of_the_run(num_epochs, devices):
-    """Also the default, if it is given."""
-    line = refused(scratch.train, None, 4, 0.1, num_epochs, devices=devices, data=(None, None), run=Run(3))
-    assert line.startswith(f'num_epochs {num_epochs}: must be 3, as in run; leave it out')

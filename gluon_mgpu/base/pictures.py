@@ -3,7 +3,6 @@ import contextlib
 import io
 import logging
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import fill
@@ -17,12 +16,7 @@ from .text import printable
 def matplotlib_defaults() -> Iterator[None]:
     """Draw with Matplotlib's defaults, not the user's or a ``matplotlibrc`` of the current folder."""
     logging.getLogger('matplotlib').setLevel(logging.ERROR)  # it warns if it cannot write to the home folder
-    backend = os.environ.pop('MPLBACKEND', None) if 'matplotlib' not in sys.modules else None
     import matplotlib
-    if backend:
-        os.environ['MPLBACKEND'] = backend
-        with contextlib.suppress(ValueError):  # that of a notebook, possibly missing here: pictures in files need none
-            matplotlib.rcParams['backend'] = backend
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         yield

@@ -45,11 +45,6 @@ class Progress:
         self._bar.bar_format = f'{BAR}, loss {loss:.3f}, {images_per_second:,.0f} images/s{left}'
         self._bar.update(num_batches)
 
-    def replace_bar(self, text: str) -> None:
-        """Show `text` instead of the bar."""
-        self._bar.bar_format = text
-        self._bar.refresh()
-
     def print(self, *lines: str) -> None:
         """Print lines above the bar, unless `quiet`."""
         if not self._quiet:

@@ -15,7 +15,6 @@ from .folders import FILES, DownloadError, find
 TIMEOUT = 5       # seconds without an answer or the next bytes
 LIMIT = 600       # seconds for a whole file
 MAX_SIZE = 2**26  # bytes; the largest file has 26 MB
-TITLES = {'fashion-mnist': 'Fashion-MNIST', 'mnist': 'MNIST'}
 CHECKSUMS = {  # SHA-256 of each of `FILES`
     'fashion-mnist': ('3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84',
                       'a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845',
@@ -36,15 +35,15 @@ MIRRORS = {  # web folders with these files, HTTPS first
 
 def download(dataset: str, folder: Path, progress: bool = True) -> None:
     """Download the files of a dataset that are missing in `folder`, which is created; tries the mirrors in turn."""
-    folder, title = Path(folder), TITLES[dataset]
+    folder = Path(folder)
     mirrors = [*MIRRORS[dataset]]
     problems: list[str] = []
     try:
         for name, checksum in zip(FILES, CHECKSUMS[dataset]):
             while not find(folder, name):
                 if not mirrors:
-                    raise DownloadError(f'{title} could not be downloaded ({"; ".join(problems)}); if you have the '
-                                        f'files, name a folder that contains {dataset}/ with --data-dir')
+                    raise DownloadError(f'{dataset} could not be downloaded ({"; ".join(problems)}); if you have '
+                                        f'the files, name a folder that contains {dataset}/ with --data-dir')
                 folder.mkdir(parents=True, exist_ok=True)
                 content, problem = _fetch(mirrors[0] + name, checksum, progress)
                 if problem:
@@ -52,7 +51,7 @@ def download(dataset: str, folder: Path, progress: bool = True) -> None:
                 else:
                     write_atomically(folder / name, content)
     except OSError as error:
-        raise DownloadError(f'{title} could not be stored in {folder} ({error.strerror or error}); '
+        raise DownloadError(f'{dataset} could not be stored in {folder} ({error.strerror or error}); '
                             'set XDG_CACHE_HOME to a writable folder') from None
 
 
@@ -66,8 +65,6 @@ def _fetch(url: str, checksum: str, progress: bool) -> tuple[bytes, str]:
             content = received.result(LIMIT)
         right = hashlib.sha256(content).hexdigest() == checksum
         return content, '' if right else 'sent a file with a wrong checksum'
-    except exceptions.HTTPError as error:
-        return b'', f'answered with HTTP status {error.response.status_code}'
     except exceptions.SSLError:
         return b'', 'without a trusted certificate'
     except (exceptions.ChunkedEncodingError, exceptions.ConnectionError, exceptions.Timeout, futures.TimeoutError):

@@ -67,10 +67,8 @@ def _first(name: str, size: int | None, images, labels) -> tuple:
     return images[rows], labels[rows]
 
 
-def load_data_fashion_mnist(batch_size: int, resize: int | None = None) -> tuple:
+def load_data_fashion_mnist(batch_size: int) -> tuple:
     """Return iterators over Fashion-MNIST, 28x28 pixels. Source: D2L 23.7, ``load_data_fashion_mnist``."""
-    if resize not in (None, 28):
-        raise ValueError(f'resize {resize!r}: images are 28x28, as in both chapters; leave it out')
     return load_data('fashion-mnist', batch_size)
 
 

@@ -24,10 +24,7 @@ def why_no_gpus() -> str:
     gpus, cuda_version, reason = ask_driver()
     if not gpus:
         return reason if cuda_version else 'no NVIDIA GPU found'  # the doctor has the details
-    names = ', '.join(gpu.name for gpu in gpus)
-    if import_mxnet().runtime.Features().is_enabled('CUDA'):
-        return f'MXNet cannot see {names}, possibly because the driver for CUDA {dotted(cuda_version)} is too old'
-    return f"MXNet's CPU build cannot use {names}; python -m gluon_mgpu doctor says which build can"
+    return f'MXNet cannot use {", ".join(gpu.name for gpu in gpus)}; python -m gluon_mgpu doctor says why'
 
 
 def compute_capabilities() -> tuple:

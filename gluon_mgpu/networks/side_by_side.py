@@ -8,25 +8,18 @@ with their columns in turn. A row of images a and b, k = 2:
 Columns that were neighbours are now k apart, so a convolution with dilation k and padding k along the row computes the
 same. Batch norm, relu and addition do not depend on where a number is.
 """
-import contextlib
-from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
 from ..mxnet_setup.compat import gluon, mx
 from .precision import LowPrecisionConv2D, cast
 
-_num_images = ContextVar('k, in a network that this thread is tracing for some number of rows', default=1)
+_num_images = ContextVar('k, of a network that is being traced', default=1)
 
 
-@contextlib.contextmanager
-def side_by_side(num_rows: int) -> Iterator[None]:
-    """Let layers that are traced during the block lay k images side by side, the most that divide `num_rows`."""
-    token = _num_images.set(next(k for k in (8, 4, 2, 1) if num_rows % k == 0))
-    try:
-        yield
-    finally:
-        _num_images.reset(token)
+def lay_side_by_side(num_rows: int) -> None:
+    """Let layers that are traced in this context lay k images side by side, the most that divide `num_rows`."""
+    _num_images.set(next(k for k in (8, 4, 2, 1) if num_rows % k == 0))
 
 
 def _regroup(X: Any, split: tuple, axes: tuple, merge: tuple) -> Any:

@@ -2,12 +2,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from contextvars import copy_context
 from typing import Any
 
 from ..base.nested import leaves
 from ..mxnet_setup.compat import autograd, gluon, layers_of, npx
 from .hybridized import MAX_OPERATORS, with_copies
-from .side_by_side import side_by_side
+from .side_by_side import lay_side_by_side
 
 
 class StaticSequential(gluon.nn.HybridSequential):
@@ -43,8 +44,9 @@ class StaticSequential(gluon.nn.HybridSequential):
         if not self._is_static():
             return found
         self._cached_graph = ()  # trace again for each operator, because layers may depend on the number of rows
-        with side_by_side(len(args[0])):
-            inputs, graph = super()._get_graph(*args)
+        context = copy_context()
+        context.run(lay_side_by_side, len(args[0]))
+        inputs, graph = context.run(super()._get_graph, *args)
         self._cached_graph = found  # which net.export writes
         return inputs, with_copies(graph, [symbol.name for symbol in inputs])
 

@@ -1,6 +1,4 @@
 """Reader for image files of any size, converted to what the networks take: 28x28, grey, light on black."""
-import warnings
-
 import numpy
 
 from ..base.files import open_file
@@ -19,16 +17,14 @@ def read_image(path) -> numpy.ndarray:
     """
     from PIL import Image, ImageOps
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter('error', Image.DecompressionBombWarning)
-            # Not other formats, some of which start other programs, such as Ghostscript
-            with open_file(path) as opened, Image.open(opened, formats=FORMATS) as file:
-                if file.mode[0] in 'IF':  # Pillow would clip them at 255
-                    raise ValueError('its pixels have more than 8 bits')
-                upright = ImageOps.exif_transpose(file)
-                # The mean of squares of pixels, because the arithmetic below needs 60 bytes for each
-                shrunk = upright.convert('RGBA').reduce(max(1, max(upright.size) // MAX_SIDE))
-                transparent = shrunk.convert('LA')
+        # Not other formats, some of which start other programs, such as Ghostscript
+        with open_file(path) as opened, Image.open(opened, formats=FORMATS) as file:
+            if file.mode[0] in 'IF':  # Pillow would clip them at 255
+                raise ValueError('its pixels have more than 8 bits')
+            upright = ImageOps.exif_transpose(file)
+            # The mean of squares of pixels, because the arithmetic below needs 60 bytes for each
+            shrunk = upright.convert('RGBA').reduce(max(1, max(upright.size) // MAX_SIDE))
+            transparent = shrunk.convert('LA')
     except Exception as error:  # Pillow raises many types for damaged files, such as struct.error
         why = reason(error).partition(' <_io')[0]  # without Pillow's "<_io.BufferedReader ...>", the open file
         raise ValueError(f'{path}: cannot be read as an image ({why}); use a PNG or JPEG file') from None

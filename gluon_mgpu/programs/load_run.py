@@ -48,8 +48,8 @@ def run_to_load(path) -> tuple[Path, dict]:
     except checkpoint.DamagedError as error:
         raise checkpoint.CheckpointError(f'{error}; name the folder of a run or one of its checkpoints') from None
     if found is None:
-        remedy = 'resume the run' if (Path(path) / 'config.json').exists() else 'name the folder of a run'
-        raise checkpoint.CheckpointError(f'{path}: no complete checkpoint was found; {remedy}')
+        raise checkpoint.CheckpointError(f'{path}: no complete checkpoint was found; resume the run, or name the '
+                                         'folder of another one')
     try:
         check_metadata(metadata)
         if metadata['config']['chapter'] not in CHAPTERS:

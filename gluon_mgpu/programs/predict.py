@@ -55,13 +55,11 @@ def draw_predictions(images: numpy.ndarray, labels: numpy.ndarray, predicted: nu
 def _draw_images(figure: Any, images, labels, predicted, names: tuple) -> None:
     for axes, image, label, guess in zip(figure.subplots(6, 6).flat, images, labels, predicted):
         axes.imshow(image, cmap='gray_r')
-        line, color, width = names[guess], 'black', 1.0
+        line, color = names[guess], 'black'
         if label != guess:
-            line, color, width = f'{line}\n(is {names[label]})', 'tab:red', 2.5
+            line, color = f'{line}\n(is {names[label]})', 'tab:red'
         axes.set_title(line, fontsize='small', color=color, pad=3, y=1)
         axes.set(xticks=[], yticks=[])
-        for spine in axes.spines.values():
-            spine.set(color=color, linewidth=width)
     figure.subplots_adjust(left=0.02, right=0.98, top=0.88, bottom=0.01, hspace=0.62)
 
 

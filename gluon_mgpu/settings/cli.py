@@ -11,7 +11,7 @@ from typing import Any
 from ..base.flags import Parser, quoted
 from ..base.machine import versions
 from ..base.program import Stopped, run_program, show, warn
-from ..base.text import counted, or_none
+from ..base.text import or_none
 from ..checkpoints.checkpoint_callback import CheckpointCallback
 from ..checkpoints.run_folder import check_free, claim_folder
 from ..data import load_data
@@ -118,15 +118,11 @@ class Job:
     def print_heading(self) -> None:
         """Print what is trained on what, and what is unusual about it."""
         train_iter, *held_out, test_iter = self.data
-        batch_size = self.settings['batch_size']
         workers = f', {self.workers.size} workers' if self.workers.size > 1 else ''
         validation = f', {held_out[0].num_rows} validation' if held_out else ''
         self.log(self.heading + workers)
         self.log(f'{train_iter.num_rows} training{validation} and {test_iter.num_rows} test images, batches of '
-                 f'{batch_size}, learning rate {self.settings["lr"]:g}')
-        if train_iter.num_rows < batch_size:
-            self.log(f'--batch-size {batch_size}: every update is divided by it, although a batch has only '
-                     f'{counted(train_iter.num_rows, "image")}')
+                 f'{self.settings["batch_size"]}, learning rate {self.settings["lr"]:g}')
 
     def open_folder(self) -> Path:
         """On rank 0, create and lock the run's folder, or take that of the run to resume, and write config.json."""

@@ -44,7 +44,6 @@ class _CurrentEpoch:
         self.num_batches = self._num_counted = state['num_batches']
         self.length, self.seconds = state['epoch_length'], state['seconds']
         self._loss, self._rows = state['loss'], state['rows']  # sum over the rows read, in nats
-        self.first_loss = math.inf  # per row, of the first batch; unknown if resumed within the epoch
         self.training = self._begun = False
         self._unread: list[list] = []
         self._num_arrays = self._num_losses = 0  # recorded in this process
@@ -71,8 +70,7 @@ class _CurrentEpoch:
             raise InputError(f'train_iter has {lengths} batches on the workers: must be equal, even without rows')
         if hasattr(train_iter, 'epoch'):
             train_iter.epoch = self.number - 1
-        self._text = f'epoch {self.number}/{num_epochs}'
-        self._progress.begin_epoch(self._text, self.num_batches, length)
+        self._progress.begin_epoch(f'epoch {self.number}/{num_epochs}', self.num_batches, length)
         self.training, self._begun, self.length = True, True, length
         batches = iter(train_iter)
         deque(islice(batches, self.num_batches), maxlen=0)  # skip those trained before the interruption
@@ -144,16 +142,10 @@ class _CurrentEpoch:
             if not math.isfinite(loss):
                 raise DivergenceError(f'the loss is {loss} in epoch {self.number}, batch {self._num_counted}: use a '
                                       'smaller learning rate')
-            if not self._rows:
-                self.first_loss = loss / max(rows, 1)
             self._loss += loss
             self._rows += int(rows)
         self._progress.advance(len(sums), loss / max(rows, 1),  # of the last batch, which may have no rows
                                images_per_second=self._rows / (time.perf_counter() - self._started))
-
-    def begin_evaluation(self) -> None:
-        """Show that the devices have finished training."""
-        self._progress.replace_bar(f'{self._text}: trained in {self.seconds:.1f} s, evaluating')
 
     def result(self, accuracy: float, lr: float | None) -> EpochResult:
         """Return the results; ValueError for an invalid accuracy, unread batches and an epoch without losses."""

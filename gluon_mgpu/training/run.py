@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import math
 from collections.abc import Callable, Iterable, Iterator
 from operator import length_hint
 from pathlib import Path
@@ -31,8 +30,6 @@ from .history import EpochResult, summary, write_history
 from .parameters import copies, first_non_finite, first_unequal, plain, trained_arrays
 from .schedules import rates
 from .seeds import seed_all
-
-GROWTH = 10  # a run warns if the loss of the last epoch is more than this many times that of the first batch
 
 
 class Run:
@@ -81,7 +78,6 @@ class Run:
         self.lr: Any = None
         self._lrs = rates(None)  # learning rates of the coming batches
         self._seed: int | None = None
-        self._first_loss = math.inf  # of the first batch; unknown after it was restored
         self._progress = Progress(quiet, self.workers.rank)
         self.print, self.warn = self._progress.print, self._progress.warn
         self._epoch = _CurrentEpoch(1, self.workers, self._progress)
@@ -130,9 +126,6 @@ class Run:
                 yield epoch
                 if len(self.history) != epoch:
                     raise ValueError(f'epoch {epoch} was not ended: call end_epoch(accuracy) after its batches')
-            first, last = min(self._first_loss, self.history[0].loss), self.history[-1].loss
-            if last > GROWTH * max(first, 1):  # a small loss may fluctuate
-                self.warn(f'the loss has grown from {first:.3g} to {last:.3g}: use a smaller learning rate')
 
     def check_data(self, *data: Iterable) -> None:
         """Raise ValueError after the end of this run, for `data` without batches, or if not each epoch can read it."""
@@ -189,7 +182,6 @@ class Run:
                              'all alike')
         self._compare_workers()
         self._stop_after_signal()                 # 6. `allgather` has exchanged the signals
-        epoch.begin_evaluation()
 
     def record_losses(self, ls: list) -> None:
         """Record the losses of the batch just queued: the arrays (n,) that `train_batch` returned.
@@ -210,8 +202,6 @@ class Run:
         """
         result = self._epoch.result(accuracy, self.lr)
         self.history.append(result)
-        if len(self.history) == 1:
-            self._first_loss = self._epoch.first_loss
         self._epoch = _CurrentEpoch(len(self.history) + 1, self.workers, self._progress)
         self._decide_whether_complete()
         self._write_history()

@@ -4,7 +4,6 @@ import subprocess
 import sys
 
 import matplotlib
-import new_process
 import numpy
 import pytest
 
@@ -26,19 +25,6 @@ def test_matplotlib_without_a_home_that_it_can_write(tmp_path):
     done = subprocess.run([sys.executable, '-c', code], text=True, capture_output=True, env=environment)
     assert done.stdout.startswith(f'{tmp_path}/matplotlib-') and done.stderr == ''
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(('backend', 'is_valid'), [('nonsense', False), ('module://missing', True)])
-def test_the_backend_of_a_notebook_may_be_missing(backend, is_valid, tmp_path):
-    code = ('from gluon_mgpu.outputs.plot import accuracy_curve\n'
-            'from gluon_mgpu.training.history import EpochResult\n'
-            f'accuracy_curve([EpochResult(1, 1.0, 1.0, 0.5, 1.0)], "{tmp_path}/1.png", "title")\n'
-            'import matplotlib, os; print(dict.get(matplotlib.rcParams, "backend") == os.environ["MPLBACKEND"])')
-    done = subprocess.run([sys.executable, '-c', code], text=True, capture_output=True,
-                          env={**os.environ, 'MPLBACKEND': backend})
-    assert (done.stdout, new_process.errors(done.stderr)) == (f'{is_valid}\n', [])
-    assert (tmp_path / '1.png').read_bytes().startswith(b'\x89PNG')
 
 
 @pytest.mark.parametrize('draw', [

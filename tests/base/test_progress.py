@@ -101,8 +101,6 @@ def test_a_bar_fits_on_one_line(columns, shown):
     terminal.stream.write('^C')  # as a terminal shows it
     progress.print('a line')
     assert terminal.screen() == ['a line', line]
-    progress.replace_bar('epoch 10/10: trained in 8.1 s, evaluating')
-    assert terminal.screen() == ['a line', 'epoch 10/10: trained in 8.1 s, evaluating']
     terminal.stream.write('^C')
     progress.close()
     assert terminal.screen() == ['a line']

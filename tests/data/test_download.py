@@ -130,7 +130,7 @@ def test_the_second_mirror_replaces_a_damaged_file_of_the_first(tmp_path, serve,
 
 
 @pytest.mark.parametrize('trouble, problem', [
-    ('missing', 'answered with HTTP status 404'), ('wrong bytes', 'sent a file with a wrong checksum'),
+    ('missing', 'failed, 404 Client Error: '), ('wrong bytes', 'sent a file with a wrong checksum'),
     ('endless', 'sent a file with a wrong checksum'), ('truncated', ''), ('stalls', 'unreachable or too slow'),
     ('trickles', 'unreachable or too slow'), ('header trickles', 'unreachable or too slow'),
     ('no gzip', 'failed, '), ('redirects', 'failed, Exceeded 30 redirects.')])
@@ -142,7 +142,7 @@ def test_no_part_of_a_damaged_file_remains(tmp_path, serve, monkeypatch, trouble
     start = time.monotonic()
     message = error_of(tmp_path)
     assert time.monotonic() - start < 10  # even if the server stalls
-    assert message.startswith(f'MNIST could not be downloaded ({host(server.mirror)} {problem}')
+    assert message.startswith(f'mnist could not be downloaded ({host(server.mirror)} {problem}')
     assert message.endswith(REMEDY)
     assert content_of(tmp_path) == {}
     assert {*server.fetched} == {FILES[0]}
@@ -153,15 +153,16 @@ def test_all_mirrors_are_named(tmp_path, serve, dead):
     absent = serve(contents={})
     wrong = serve({FILES[0]: 'wrong bytes'})
     assert error_of(tmp_path) == (
-        f'MNIST could not be downloaded ({host(dead)} unreachable or too slow; {host(absent.mirror)} answered with '
-        f'HTTP status 404; {host(wrong.mirror)} sent a file with a wrong checksum){REMEDY}')
+        f'mnist could not be downloaded ({host(dead)} unreachable or too slow; {host(absent.mirror)} failed, '
+        f'404 Client Error: Not Found for url: {absent.mirror}{FILES[0]}; {host(wrong.mirror)} sent a file with a '
+        f'wrong checksum){REMEDY}')
 
 
 def test_a_folder_that_cannot_be_created(tmp_path, serve):
     server = serve()
     (tmp_path / 'file').touch()
     message = error_of(tmp_path / 'file' / 'mnist')
-    assert message == (f'MNIST could not be stored in {tmp_path}/file/mnist (Not a directory); '
+    assert message == (f'mnist could not be stored in {tmp_path}/file/mnist (Not a directory); '
                        'set XDG_CACHE_HOME to a writable folder')
     assert server.fetched == []
 
@@ -171,7 +172,7 @@ def test_missing_certificates(tmp_path, serve, monkeypatch):
     monkeypatch.setenv('REQUESTS_CA_BUNDLE', '/no/such.pem')
     serve.add('https://127.0.0.1:1/')
     message = error_of(tmp_path)
-    assert message.startswith('MNIST could not be downloaded (127.0.0.1:1 failed, ')
+    assert message.startswith('mnist could not be downloaded (127.0.0.1:1 failed, ')
     assert message.endswith(f'invalid path: /no/such.pem){REMEDY}')
     serve()
     download('mnist', tmp_path, progress=False)

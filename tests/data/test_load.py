@@ -15,7 +15,6 @@ from gluon_mgpu.data import (
     glyphs,
     load as load_module,
     load_data,
-    load_data_fashion_mnist,
 )
 from gluon_mgpu.data.folders import FILES, DownloadError, cache_dir
 
@@ -52,7 +51,7 @@ def test_glyphs_with_a_bad_home_folder(small_glyphs, tmp_path, monkeypatch, aske
     train_iter, _ = load_data(asked, 32, log=lines.append, progress=False)
     assert (train_iter.dataset, train_iter.num_rows) == ('glyphs', 60)
     folder = tmp_path / 'home/.cache/gluon-mgpu/fashion-mnist'
-    expected = (f'Fashion-MNIST could not be stored in {folder} (Not a directory); set XDG_CACHE_HOME to a writable '
+    expected = (f'fashion-mnist could not be stored in {folder} (Not a directory); set XDG_CACHE_HOME to a writable '
                 f'folder; {GLYPHS_INSTEAD}')
     assert lines == ([] if asked == 'glyphs' else [expected])
 
@@ -75,7 +74,7 @@ def test_auto_without_network_uses_glyphs_and_reports_why(small_glyphs):
     assert train_iter.dataset == test_iter.dataset == 'glyphs'
     line, = lines
     assert '\n' not in line
-    assert line.startswith('Fashion-MNIST could not be downloaded (127.0.0.1:')
+    assert line.startswith('fashion-mnist could not be downloaded (127.0.0.1:')
     assert line.endswith(f' with --data-dir; {GLYPHS_INSTEAD}')
 
 
@@ -85,8 +84,7 @@ def test_an_unknown_dataset():
 
 @pytest.mark.parametrize('name', ARRAYS)
 def test_a_dataset_by_name_without_network(name):
-    title = {'mnist': 'MNIST', 'fashion-mnist': 'Fashion-MNIST'}[name]
-    with pytest.raises(DownloadError, match=f'^{title} could not be downloaded .*; if you have the files, name'):
+    with pytest.raises(DownloadError, match=f'^{name} could not be downloaded .*; if you have the files, name'):
         load_data(name, 32, log=fail, progress=False)
 
 
@@ -138,13 +136,6 @@ def test_the_last_training_rows_are_held_out(data_dir, size):
     shards = [load(train_size=80, validation_size=size, shard=(rank, 3))[1] for rank in range(3)]
     for (_, y), *parts in zip(validation_iter, *shards, strict=True):
         assert y.tolist() == [label for _, part in parts for label in part.tolist()]
-
-
-def test_resize(data_dir, monkeypatch):
-    monkeypatch.setenv('GLUON_MGPU_DATA', str(data_dir))
-    assert len(load_data_fashion_mnist(30, resize=28)[0]) == 4
-    with pytest.raises(ValueError, match='^resize 96: images are 28x28, as in both chapters'):
-        load_data_fashion_mnist(30, resize=96)
 
 
 def test_test_size_takes_the_first_rows(data_dir):

@@ -181,13 +181,6 @@ def test_out_of_memory(chapter, tmp_path):
     assert (out / 'config.json').exists()
 
 
-@pytest.mark.parametrize('rows, is_larger', [(7, False), (8, True)])
-def test_a_batch_larger_than_the_data(rows, is_larger, program):
-    _, out, _ = program.start('--train-size', 7, '--batch-size', rows, '--num-epochs', 1)
-    line = '--batch-size 8: every update is divided by it, although a batch has only 7 images'
-    assert (out.splitlines()[2] == line) == is_larger
-
-
 @pytest.mark.parametrize('name', ['', *PROGRAMS])
 def test_help_fits_on_a_screen_of_80_columns(name, capsys, monkeypatch):
     monkeypatch.setenv('COLUMNS', '80')

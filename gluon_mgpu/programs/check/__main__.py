@@ -67,7 +67,8 @@ def _errors_of_user(advice: str = '') -> Iterator[None]:
         frames = zip(trace.stack, traceback.walk_tb(error.__traceback__))
         users = [summary for summary, (frame, _) in frames if _is_users(frame)]
         line = engine_line(error) if isinstance(error, Exception) else ''
-        if not users and (line or isinstance(error, (ValueError, OSError))):
+        # A TypeError without a call of the user's code: a function with other arguments
+        if not users and (line or isinstance(error, (TypeError, ValueError, OSError))):
             raise JobError(line or str(error), BAD_INPUT) from None
         trace.stack = traceback.StackSummary.from_list(users or trace.stack)
         warn(*''.join(trace.format()).rstrip().split('\n'))  # here, because Python's status would be 1: wrong

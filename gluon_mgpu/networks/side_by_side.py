@@ -11,9 +11,10 @@ same. Batch norm, relu and addition do not depend on where a number is.
 from contextvars import ContextVar
 from typing import Any
 
-from ..mxnet_setup.compat import gluon, mx
+from ..mxnet_setup.compat import gluon, mx, of_semantics
 from .precision import LowPrecisionConv2D, cast
 
+reshape = mx.sym.npx.reshape  # -6 splits an axis, -5 merges two, -2 keeps one, -4 the others
 _num_images = ContextVar('k, of a network that is being traced', default=1)
 
 
@@ -23,9 +24,8 @@ def lay_side_by_side(num_rows: int) -> None:
 
 
 def _regroup(X: Any, split: tuple, axes: tuple, merge: tuple) -> Any:
-    # In shapes of npx.reshape, -6 splits an axis, -5 merges two, -2 keeps one, -4 the others
     X = cast(mx.sym, X, 'float32').as_np_ndarray()  # MXNet cannot transpose every array of bfloat16
-    return cast(mx.sym, mx.sym.npx.reshape(mx.sym.npx.reshape(X, split).transpose(axes), merge), 'bfloat16')
+    return cast(mx.sym, reshape(reshape(X, split).transpose(axes), merge), 'bfloat16')
 
 
 class SideBySideConv2D(LowPrecisionConv2D):
@@ -38,9 +38,8 @@ class SideBySideConv2D(LowPrecisionConv2D):
         if k == 1 or stride == 1:
             return super().hybrid_forward(F, X, weight, bias)
         X = _regroup(X, (-6, -1, k, -4), (0, 2, 3, 4, 1), (-2, -2, -2, -5))
-        Y = super().hybrid_forward(F, X, weight, bias)  # of all columns, of which the stride takes some
-        columns = mx.sym.npx.reshape(Y, (-2, -2, -2, -6, -1, k))[:, :, :, ::stride]
-        return mx.sym.npx.reshape(columns, (-2, -2, -2, -5))
+        Y = super().hybrid_forward(F, X, weight, bias).as_np_ndarray()  # of all columns; the stride takes some
+        return of_semantics(reshape(reshape(Y, (-2, -2, -2, -6, -1, k))[:, :, :, ::stride], (-2, -2, -2, -5)))
 
 
 class GlobalAvgPool2D(gluon.nn.GlobalAvgPool2D):

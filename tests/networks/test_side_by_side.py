@@ -4,6 +4,7 @@ from functools import partial
 import numpy
 import pytest
 from equals_one import equals_one, sequential
+from semantics import array, semantics
 from trainers import on_each_device, trainable
 
 from gluon_mgpu import concise
@@ -43,7 +44,7 @@ def started(net, devices, images=IMAGES):
     npx.random.seed(1)
     net.initialize(init.Xavier(), ctx=devices)
     net.hybridize()
-    net(np.zeros((1, *images), ctx=devices[0]))
+    net(array(numpy.zeros((1, *images), 'float32'), ctx=devices[0]))
     net.hybridize(static_alloc=True, static_shape=True)
     return net
 
@@ -67,6 +68,14 @@ def equals_a_usual_network(devices, **options):
 def test_it_equals_a_usual_network(k, sizes, device_list, in_float32):
     """Also if the devices have different numbers of rows, or none."""
     equals_a_usual_network(device_list(k), make=one_stage, sizes=sizes)
+
+
+def test_with_mx_nd(devices, rng, in_float32):
+    """As in another thread."""
+    with semantics('nd'):
+        X = array(rng.random((4, *IMAGES), 'float32'), ctx=devices[0])
+        scores = [started(one_stage(on_amx), devices[:1])(X).asnumpy() for on_amx in (True, False)]
+    numpy.testing.assert_allclose(*scores, rtol=1e-5)
 
 
 @pytest.mark.slow

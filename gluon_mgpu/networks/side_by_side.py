@@ -11,10 +11,9 @@ same. Batch norm, relu and addition do not depend on where a number is.
 from contextvars import ContextVar
 from typing import Any
 
-from ..mxnet_setup.compat import gluon, mx, of_semantics
+from ..mxnet_setup.compat import gluon, mx
 from .precision import LowPrecisionConv2D, cast
 
-reshape = mx.sym.npx.reshape  # -6 splits an axis, -5 merges two, -2 keeps one, -4 the others
 _num_images = ContextVar('k, of a network that is being traced', default=1)
 
 
@@ -24,22 +23,22 @@ def lay_side_by_side(num_rows: int) -> None:
 
 
 def _regroup(X: Any, split: tuple, axes: tuple, merge: tuple) -> Any:
+    # In the shapes of npx.reshape, -6 splits an axis, -5 merges two, -2 keeps one, -4 the others
     X = cast(mx.sym, X, 'float32').as_np_ndarray()  # MXNet cannot transpose every array of bfloat16
-    return cast(mx.sym, reshape(reshape(X, split).transpose(axes), merge), 'bfloat16')
+    return cast(mx.sym, mx.sym.npx.reshape(mx.sym.npx.reshape(X, split).transpose(axes), merge), 'bfloat16')
 
 
 class SideBySideConv2D(LowPrecisionConv2D):
-    """Convolution of images side by side; with a stride, it takes usual images, and returns them side by side."""
+    """3x3 convolution of images side by side; with another stride than 1, it takes usual images and lays them so."""
 
     def hybrid_forward(self, F, X, weight, bias=None):
-        """Compute (n / k, c, h, k w) -> (n / k, channels, h, k w), or (n, c, ...) -> (n / k, channels, ...)."""
-        k, stride, pad = _num_images.get(), self._kwargs['stride'][0], self._kwargs['pad'][0]
-        self._kwargs.update(stride=(stride, stride if k == 1 else 1), pad=(pad, k * pad), dilate=(1, k))
-        if k == 1 or stride == 1:
+        """Compute (n / k, c, h, k w) -> (n / k, channels, h, k w), or (n, c, ...) -> (n / k, channels, h, k w)."""
+        k = _num_images.get()
+        if self._kwargs['stride'] == (1, 1):
+            self._kwargs.update(pad=(1, k), dilate=(1, k))
             return super().hybrid_forward(F, X, weight, bias)
-        X = _regroup(X, (-6, -1, k, -4), (0, 2, 3, 4, 1), (-2, -2, -2, -5))
-        Y = super().hybrid_forward(F, X, weight, bias).as_np_ndarray()  # of all columns; the stride takes some
-        return of_semantics(reshape(reshape(Y, (-2, -2, -2, -6, -1, k))[:, :, :, ::stride], (-2, -2, -2, -5)))
+        Y = super().hybrid_forward(F, X, weight, bias)
+        return Y if k == 1 else _regroup(Y, (-6, -1, k, -4), (0, 2, 3, 4, 1), (-2, -2, -2, -5))
 
 
 class GlobalAvgPool2D(gluon.nn.GlobalAvgPool2D):

@@ -8,7 +8,7 @@ from semantics import array, semantics
 from trainers import on_each_device, trainable
 
 from gluon_mgpu import concise
-from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, graph_to_json, init, np, npx
+from gluon_mgpu.mxnet_setup.compat import MXNET_MAJOR, autograd, gluon, graph_to_json, init, mx, np, npx
 from gluon_mgpu.mxnet_setup.instructions import amx_obstacle
 from gluon_mgpu.networks import precision, resnet, side_by_side
 from gluon_mgpu.networks.loss import cross_entropy
@@ -86,10 +86,10 @@ def test_resnet18_equals_a_usual_one(devices, in_float32):
 @pytest.mark.slow
 @needs_amx
 @pytest.mark.parametrize('rows', [8, 6, 3])
-def test_in_bfloat16(rows, devices, rng):
+def test_in_bfloat16(rows, rng):
     X, y, gradients = np.array(rng.random((rows, 1, 28, 28), 'float32')), np.arange(rows), []
     for on_amx in (True, False):
-        net = started(resnet18(on_amx), devices[:1], (1, 28, 28))
+        net = started(resnet18(on_amx), [mx.cpu(0)], (1, 28, 28))
         with autograd.record():
             loss = cross_entropy(net(X), y)
         loss.backward()
